@@ -70,6 +70,8 @@ def _candidates(problem: Problem, device: str) -> list[Candidate]:
         return _softmax(problem, device, e["rows"], e["columns"])
     if problem.operation == "router":
         return _router(device, e["tokens"], e["experts"], e["k"])
+    if problem.operation == "router_top1":
+        return _router_top1(problem, device, e["tokens"], e["features"], e["experts"])
     if problem.operation == "expert_sort":
         return _expert_sort(device, e["tokens"], e["experts"], e["k"])
     raise Unavailable(f"there is no Triton kernel of {problem.operation} here")
@@ -236,6 +238,19 @@ def _router(device: str, tokens: int, experts: int, k: int) -> list[Candidate]:
     logits = torch.zeros(tokens, experts, dtype=torch.bfloat16, device=device)
     route = aiter_triton.module("moe_routing.topk").topk
     return [Candidate("AITER's moe_routing.topk", lambda: route(logits, k))]
+
+
+def _router_top1(
+    problem: Problem, device: str, tokens: int, features: int, experts: int
+) -> list[Candidate]:
+    """AITER's, at the tiles that it has for these shapes. The one expert follows, as with shared=0 of ours."""
+    if tokens % 32 or features % 256:
+        raise Unavailable(
+            "AITER's kernel reads and writes whole tiles: it wants multiples of 32 tokens and 256 features"
+        )
+    x, w = problem.tensor(device, tokens, features), problem.tensor(device, features, experts)
+    route = aiter_triton.module("moe_routing_sigmoid_top1_fused").routing_sigmoid_top1
+    return [Candidate("AITER's routing_sigmoid_top1", lambda: route(x, w, 1))]
 
 
 def _expert_sort(device: str, tokens: int, experts: int, k: int) -> list[Candidate]:

@@ -16,7 +16,7 @@ from .selection import DTYPES
 
 SCORES = ("softmax", "sigmoid", "sqrtsoftplus")  # in the order of csrc/kernels/router/kinds.h
 MOST_EXPERTS, MOST_GROUPS = 1536, 64  # most_experts and most_groups of csrc/kernels/router
-MOST_TOP1_EXPERTS = 128  # most_top1_experts
+MOST_TOP1_EXPERTS = 16  # most_top1_experts
 _ID_DTYPES = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
 _SMALLEST_SUM = 1e-20  # what sums of scores are raised by, as DeepSeek does
 
@@ -103,8 +103,8 @@ def router_top1(x: torch.Tensor, w: torch.Tensor, *, shared: int = 0) -> tuple[t
     of its logit, and that as its weight (Llama 4).
 
     x (..., K) and w (K, E) are bfloat16 or float16, both the same, E up to 1536. Returns weights (..., 1 + shared) float32,
-    differentiable in x and w, and ids (..., 1 + shared) int32, as `router` describes them. Up to 128 experts take one launch, in which
-    a workgroup computes all logits of its tokens; more take one of `matmul` and one of `router`. Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    differentiable in x and w, and ids (..., 1 + shared) int32, as `router` describes them. Up to 16 experts take one launch, in which
+    every workgroup reads all of w; more take those of `matmul` and of `router`, which read less. Raises TypeError or ValueError, before anything is launched, for what has no kernel.
     """
     where = "hipkittens.router_top1"
     for name, value in (("x", x), ("w", w)):

@@ -59,7 +59,7 @@ void router_top1(StableIValue* stack, uint64_t argument_count, uint64_t result_c
             {weights.data(), weights.extent_bytes(Dtype::float32), "weights", true},
             {ids.data(), ids.extent_bytes(Dtype::int32), "ids", true},
             {logits.data(), logits.extent_bytes(Dtype::float32), "logits", true}};
-        placement.launch(router::plan_top1(placement.target(), element_type(dtype), arguments), regions);
+        placement.launch(router::plan_top1(placement.shape(), element_type(dtype), arguments), regions);
     }
     stack[0] = to_result(std::move(weights));
     stack[1] = to_result(std::move(ids));

@@ -56,30 +56,24 @@ def _in_torch(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def _trial(kernel: Kernel) -> Trial:
-    """Each wave loads twice, and one has a last unit of K that is cut; experts and tokens do not fill their tiles."""
+    """Each wave loads twice as many units of features as it has room for and one more, the last of which is cut; experts and the tokens
+    of the last workgroup do not fill their tiles. So many tokens are more than two for each compute unit."""
     row = kernel.row
-    experts = 16 * int(row["expert_tiles"]) - 4
-    units = 2 * int(row["waves"]) * int(row["depth"])
-    features = units * 64 + 2
+    experts, tiles = 12, int(row["token_tiles"])
+    features = (2 * int(row["depth"]) + 1) * 16 * 64 + 2
+    tokens = 16 * tiles + 5
 
     def run():
         dtype = DTYPES[row["element"]]
-        x = draw(16 * int(row["token_tiles"]) + 5, features, dtype=dtype)
-        if row["experts_together"] == "true":
-            w = draw(features, experts, dtype=dtype)
-            given = w
-        else:
-            w = draw(experts, features, dtype=dtype)
-            given = w.T
-        weights, ids = router_top1(x, given, shared=2)
+        x = draw(tokens, features, dtype=dtype)
+        w = draw(features, experts, dtype=dtype)
+        if row["experts_together"] == "false":
+            w = w.detach().T.contiguous().T.requires_grad_()
+        weights, ids = router_top1(x, w, shared=2)
         return weights, ids, *torch.autograd.grad(weights.square().sum(), (x, w))
 
-    layout = "experts together" if row["experts_together"] == "true" else "K together"
-    return Trial(
-        f"router_top1 {features}x{experts} {row['element']}, {layout}, token tiles {row['token_tiles']}",
-        run,
-        workgroups=2,
-    )
+    layout = "experts together" if row["experts_together"] == "true" else "features together"
+    return Trial(f"router_top1 {tokens}x{features}x{experts} {row['element']}, {layout}", run, workgroups=2)
 
 
 def _parity(case, generator) -> ParityProblem:

@@ -37,23 +37,22 @@ struct RouteArguments {
     Score score;
 };
 
-// A router of one expert with its product. A workgroup has `token_tiles` times 16 tokens and all experts, up to `expert_tiles` times
-// 16; its waves share K.
-// experts_together  experts are neighbours in memory, K otherwise: w [K][experts], or the transposed view of [experts][K]
-// depth             units of K that a wave loads before it multiplies the first
+// A router of one expert with its product. A workgroup has up to `token_tiles` times 16 tokens and all experts; its waves share the
+// features.
+// experts_together  experts are neighbours in memory, features otherwise: w [features][experts], or the transposed view of
+//                   [experts][features]
+// depth             units of features that a wave loads before it multiplies the first
 struct Top1Config {
     ElementType element;
     bool experts_together;
-    int token_tiles, expert_tiles, waves, depth;
-
-    constexpr int experts() const { return 16 * expert_tiles; }
-    constexpr int tokens() const { return 16 * token_tiles; }
-    constexpr int threads() const { return waves * 64; }
+    int token_tiles, depth;
 };
+inline constexpr int top1_waves = 16, top1_threads = top1_waves * 64, most_top1_experts = 16;
 
 struct Top1Arguments {
     StridedRows x;
-    RowCounts rows;  // tokens
+    RowCounts rows;   // tokens
+    uint32_t tokens;  // of a workgroup
     const void* w;
     uint32_t w_bytes, w_features_step, w_expert_step;  // strides in elements
     uint32_t features, experts, shared;

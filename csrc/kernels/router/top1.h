@@ -1,9 +1,7 @@
-// kernels/router/top1.h: logits of 16 or more tokens, and the expert with the greatest one.
+// kernels/router/top1.h: the logits of tokens, and of each the expert with the greatest one.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/order_key.h"
-#include "../../tiles/row_chunk.h"
-#include "../element_of.h"
 #include "kinds.h"
 #include "score.h"
 #include "top1_operands.h"
@@ -11,27 +9,28 @@
 namespace hipkittens::router {
 
 // A matrix instruction has 16 experts as its rows and 16 tokens as its columns, and leaves in lane l four experts of token l % 16.
-// Waves take units of K in turn. Their sums come together in LDS, halves of the waves added to the others, always in one order:
-// a token's logits do not depend on what else the launch computes.
+// Waves take units of features in turn. Their sums come together in LDS, half of the waves added to the others, always in one
+// order: a token's logits do not depend on what else the launch computes.
 template <Top1Config config>
 struct Top1 {
     using Operands = Top1Operands<config>;
     using T = typename Operands::T;
-    using Sums = kittens::vec<float, 4>[config.token_tiles][config.expert_tiles];
-    static constexpr int threads = config.threads();
-    static constexpr int sum_bytes = kittens::b128_bytes * kittens::wave_lanes;  // of a tile
-    static constexpr int wave_bytes = config.token_tiles * config.expert_tiles * sum_bytes;
-    static constexpr int lds_bytes = config.waves / 2 * wave_bytes;
-    static constexpr int waves_per_simd = config.waves / 4;
+    using Sum = kittens::vec<float, 4>;
+    using Sums = Sum[config.token_tiles];
+    static constexpr int threads = top1_threads;
+    static constexpr int sum_bytes = kittens::wave_lanes * static_cast<int>(sizeof(Sum));
+    static constexpr int lds_bytes = top1_waves / 2 * config.token_tiles * sum_bytes;
+    static constexpr int waves_per_simd = top1_waves / 4;
 
     KITTENS_DEVICE static void run(const Top1Arguments& arguments, kittens::shared_byte* lds) {
         const Operands operands(arguments);
         Sums sums = {};
         multiply(arguments, operands, sums);
         add_waves(sums, lds);
-        if (kittens::wave_id() > 0) return;
+        // A wave for each tile of tokens.
 #pragma unroll
-        for (int tile = 0; tile < config.token_tiles; ++tile) choose(arguments, sums[tile], tile);
+        for (int tile = 0; tile < config.token_tiles; ++tile)
+            if (kittens::wave_id() == tile) choose(arguments, sums[tile], tile);
     }
 
   private:
@@ -42,13 +41,14 @@ struct Top1 {
         const uint32_t units = (arguments.features + unit - 1) / unit;
         // As many as a wave has room for, then the rest one by one.
         uint32_t first = kittens::wave_id();
-        for (; first + (config.depth - 1) * config.waves < whole; first += config.depth * config.waves)
+        for (; first + (config.depth - 1) * top1_waves < whole; first += config.depth * top1_waves)
             load_and_add<config.depth>(operands, first, sums);
-        for (; first < whole; first += config.waves) load_and_add<1>(operands, first, sums);
-        // The wave's first that is not whole.
-        first = whole + (kittens::wave_id() - whole % config.waves) % config.waves;
 #pragma clang loop unroll(disable)
-        for (; first < units; first += config.waves) {
+        for (; first < whole; first += top1_waves) load_and_add<1>(operands, first, sums);
+        // The wave's first that is not whole.
+        first = whole + (kittens::wave_id() - whole % top1_waves) % top1_waves;
+#pragma clang loop unroll(disable)
+        for (; first < units; first += top1_waves) {
             typename Operands::Unit loaded;
             operands.load_one_by_one(loaded, first);
             add(loaded, sums);
@@ -58,7 +58,7 @@ struct Top1 {
     KITTENS_DEVICE static void load_and_add(const Operands& operands, uint32_t first, Sums& sums) {
         typename Operands::Unit loaded[count];
 #pragma unroll
-        for (int n = 0; n < count; ++n) operands.load(loaded[n], first + n * config.waves);
+        for (int n = 0; n < count; ++n) operands.load(loaded[n], first + n * top1_waves);
         // All loads are in flight before the first is waited for.
         kittens::schedule_fence();
 #pragma unroll
@@ -66,65 +66,65 @@ struct Top1 {
     }
     KITTENS_DEVICE static void add(const typename Operands::Unit& loaded, Sums& sums) {
 #pragma unroll
-        for (int step = 0; step < Operands::steps; ++step)
+        for (uint32_t step = 0; step < Operands::steps; ++step)
 #pragma unroll
-            for (int expert = 0; expert < config.expert_tiles; ++expert) {
-                const auto w = Operands::experts(loaded, step, expert);
-#pragma unroll
-                for (int token = 0; token < config.token_tiles; ++token)
-                    sums[token][expert] =
-                        kittens::matrix_16x16<T>(w, loaded.x[token][step], sums[token][expert]);
-            }
+            for (int tile = 0; tile < config.token_tiles; ++tile)
+                sums[tile] = kittens::matrix_16x16<T>(Operands::experts(loaded, step), loaded.x[tile][step],
+                                                      sums[tile]);
     }
 
+    // The first wave then has all of the first tile, the second of the second.
     KITTENS_DEVICE static void add_waves(Sums& sums, kittens::shared_byte* lds) {
         const int wave = kittens::wave_id();
-        const auto each = [&](int of_wave, const auto& function) {
-            auto* at = lds + of_wave * wave_bytes + kittens::lane_id() * kittens::b128_bytes;
-#pragma unroll
-            for (int token = 0; token < config.token_tiles; ++token)
-#pragma unroll
-                for (int expert = 0; expert < config.expert_tiles; ++expert, at += sum_bytes)
-                    function(sums[token][expert], at);
+        const auto at = [&](int of_wave, int tile) {
+            return lds + (of_wave * config.token_tiles + tile) * sum_bytes +
+                   kittens::lane_id() * static_cast<int>(sizeof(Sum));
         };
 #pragma clang loop unroll(disable)
-        for (int half = config.waves / 2; half > 0; half /= 2) {
+        for (int half = top1_waves / 2; half >= config.token_tiles; half /= 2) {
             if (wave >= half && wave < 2 * half)
-                each(wave - half, [](auto& sum, auto* at) KITTENS_INLINE { kittens::lds_write(sum, at); });
+#pragma unroll
+                for (int tile = 0; tile < config.token_tiles; ++tile)
+                    kittens::lds_write(sums[tile], at(wave - half, tile));
             kittens::barrier();
             if (wave < half)
-                each(wave, [](auto& sum, auto* at)
-                               KITTENS_INLINE { sum += kittens::lds_read<kittens::vec<float, 4>>(at); });
+#pragma unroll
+                for (int tile = 0; tile < config.token_tiles; ++tile)
+                    sums[tile] += kittens::lds_read<Sum>(at(wave, tile));
             kittens::barrier();
+        }
+        static_assert(config.token_tiles <= 2);
+        if constexpr (config.token_tiles == 2) {
+            // Two waves are left: each gives the other's tile away. Whose sum comes first does not change a bit.
+            if (wave < 2) kittens::lds_write(wave == 0 ? sums[1] : sums[0], at(wave, 0));
+            kittens::barrier();
+            if (wave == 0) sums[0] += kittens::lds_read<Sum>(at(1, 0));
+            if (wave == 1) sums[1] += kittens::lds_read<Sum>(at(0, 0));
         }
     }
 
-    // Of four lanes, each with some of a token's experts.
-    KITTENS_DEVICE static void choose(const Top1Arguments& arguments,
-                                      const kittens::vec<float, 4> (&sums)[config.expert_tiles], int tile) {
+    // Four lanes have some of a token's experts each.
+    KITTENS_DEVICE static void choose(const Top1Arguments& arguments, Sum sum, uint32_t tile) {
+        const uint32_t part = kittens::lane_id() / 16;
         uint32_t key = 0, chosen = 0;
-        // A lane's experts in ascending order, so that the first of equals stays.
-        constexpr int count = 4 * config.expert_tiles;
+        // In ascending order, so that the first of equals stays.
 #pragma unroll
-        for (int n = 0; n < count; ++n) {
-            const int expert_tile = config.experts_together ? n % config.expert_tiles : n / 4;
-            const int row = config.experts_together ? n / config.expert_tiles : n % 4;
-            const uint32_t expert = Operands::expert_of(expert_tile, kittens::lane_id() / 16 * 4 + row);
-            const uint32_t its = expert < arguments.experts ? kittens::order_key(sums[expert_tile][row]) : 0;
+        for (uint32_t n = 0; n < 4; ++n) {
+            const uint32_t expert = part * 4 + n;
+            const uint32_t its = expert < arguments.experts ? kittens::order_key(sum[n]) : 0;
             chosen = its > key ? expert : chosen;
             key = its > key ? its : key;
         }
         const auto against = [&](uint32_t other_key, uint32_t other) {
-            const bool better = other_key > key || (other_key == key && other < chosen);
-            key = better ? other_key : key;
-            chosen = better ? other : chosen;
+            const bool is_better = other_key > key || (other_key == key && other < chosen);
+            key = is_better ? other_key : key;
+            chosen = is_better ? other : chosen;
         };
         against(kittens::exchange_16(key), kittens::exchange_16(chosen));
         against(kittens::exchange_32(key), kittens::exchange_32(chosen));
-        const uint32_t token =
-            kittens::workgroup_id_x() * config.tokens() + tile * 16 + kittens::lane_id() % 16;
-        if (token >= arguments.rows.all) return;
-        const uint32_t part = kittens::lane_id() / 16;
+        const uint32_t place = tile * 16 + kittens::lane_id() % 16;
+        const uint32_t token = kittens::workgroup_id_x() * arguments.tokens + place;
+        if (place >= arguments.tokens || token >= arguments.rows.all) return;
         const int64_t at = static_cast<int64_t>(token) * (1 + arguments.shared);
         auto* weights = (global<float>)arguments.weights + at;
         auto* ids = (global<int32_t>)arguments.ids + at;
