@@ -145,6 +145,63 @@ def attention_quantized(
     return out, lse
 
 
+@overload
+def attention_of_codes(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_scale: torch.Tensor,
+    k_scale: torch.Tensor,
+    v_scale: torch.Tensor,
+    out_dtype: torch.dtype = torch.bfloat16,
+    *,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    layout: str = "bnhd",
+    query_block: int = QUERY_BLOCK,
+    key_block: int = KEY_BLOCK,
+    return_lse: Literal[False] = False,
+) -> torch.Tensor: ...
+
+
+@overload
+def attention_of_codes(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_scale: torch.Tensor,
+    k_scale: torch.Tensor,
+    v_scale: torch.Tensor,
+    out_dtype: torch.dtype = torch.bfloat16,
+    *,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    layout: str = "bnhd",
+    query_block: int = QUERY_BLOCK,
+    key_block: int = KEY_BLOCK,
+    return_lse: Literal[True],
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+@overload
+def attention_of_codes(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_scale: torch.Tensor,
+    k_scale: torch.Tensor,
+    v_scale: torch.Tensor,
+    out_dtype: torch.dtype = torch.bfloat16,
+    *,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    layout: str = "bnhd",
+    query_block: int = QUERY_BLOCK,
+    key_block: int = KEY_BLOCK,
+    return_lse: bool,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
+
+
 @_backend.interruptible
 def attention_of_codes(
     q: torch.Tensor,
@@ -153,13 +210,13 @@ def attention_of_codes(
     q_scale: torch.Tensor,
     k_scale: torch.Tensor,
     v_scale: torch.Tensor,
+    out_dtype: torch.dtype = torch.bfloat16,
     *,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     layout: str = "bnhd",
     query_block: int = QUERY_BLOCK,
     key_block: int = KEY_BLOCK,
-    out_dtype: torch.dtype = torch.bfloat16,
     return_lse: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """What `attention_quantized` does of operands that are quantised already.

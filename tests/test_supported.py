@@ -248,6 +248,42 @@ class Draw:
             "return_lse": self.one_of(True, False),
         }  # fmt: skip
 
+    def attention_quantized(self):
+        dtype, size = self.one_of(BF16, F16), self.mostly(self.one_of(16, 64, 48), 8)
+        rows, keys = (self.choose.randint(0, 3) for _ in range(2))
+        tensors = [
+            self.tensor((2, count, heads, size), dtype)
+            for count, heads in ((rows, 4), (keys, 2), (self.mostly(keys, keys + 1), 2))
+        ]
+        return tensors, {
+            "causal": self.mostly(True, False, "no"),
+            "scale": self.mostly(None, 0.5, "large", float("inf"), odds=0.2),
+            "window_size": self.mostly((-1, -1), (2, 0), 3, odds=0.3),
+            "smooth_k": self.mostly(True, False, "yes"),
+            "query_block": self.mostly(self.one_of(32, 128), 16, 96, 64.0, odds=0.2),
+            "key_block": self.mostly(self.one_of(64, 128), 32, -64, None, odds=0.2),
+            "return_lse": self.one_of(True, False),
+        }
+
+    def attention_of_codes(self):
+        size, (rows, keys) = (
+            self.mostly(self.one_of(16, 64), 8),
+            (self.choose.randint(0, 3) for _ in range(2)),
+        )
+        codes = [torch.zeros(1, rows, 4, size, dtype=torch.int8)]
+        codes += [torch.zeros(1, keys, 2, size, dtype=self.mostly(torch.int8, BF16))]
+        # The target's, or another one's.
+        codes += [torch.zeros(1, keys, 2, size).to(self.one_of(torch.float8_e4m3fn, torch.float8_e4m3fnuz))]
+        scales = [torch.ones(1, 4, min(rows, 1)), torch.ones(1, 2, min(keys, 1)), torch.ones(1, 2, size)]
+        wrong = self.choose.randint(0, 2)
+        scales[wrong] = self.mostly(scales[wrong], scales[wrong].double(), scales[wrong][:, :1], [1.0])
+        return [*codes, *scales, self.mostly(BF16, F16, torch.float32)], {
+            "causal": self.mostly(True, False, "no"),
+            "window_size": self.mostly((-1, -1), (2, 0), 3, odds=0.3),
+            "query_block": self.mostly(128, 16, odds=0.2),
+            "return_lse": self.one_of(True, False),
+        }
+
     def hstu_attention(self):
         dtype, size = self.one_of(BF16, F16), self.mostly(self.one_of(8, 64, 40), 4)
         lengths = [self.choose.randint(0, 3) for _ in range(2)]

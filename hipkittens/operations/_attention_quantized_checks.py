@@ -3,11 +3,19 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import torch
 
-from ..quantized_attention import KEY_BLOCK, QUERY_BLOCK, attention_quantized, in_torch, quantized
+from ..quantized_attention import (
+    KEY_BLOCK,
+    QUERY_BLOCK,
+    AttentionCodes,
+    attention_quantized,
+    in_torch,
+    quantized,
+)
 from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Trial
 from ._tensors import draw
 
@@ -20,22 +28,30 @@ def _run(dtype: torch.dtype, size: int) -> list[torch.Tensor]:
 
 
 def _trial(kernel: Kernel) -> Trial:
-    name, size = kernel.row["output"], int(kernel.row["head_dim"])
+    name, size = kernel.row["element"], int(kernel.row["head_dim"])
     return Trial(
         f"attention_quantized N160 Nk170 H2 Hkv1 D{size} {name} causal", partial(_run, DTYPES[name], size)
     )
 
 
 def _beside(q, k, v, **options):
-    """The same quantised operands, attended to in PyTorch: of float64 inputs, which are those of the kernel, the reference."""
-    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-    causal, scale = options.get("causal", False), options.get("scale") or q.shape[-1] ** -0.5
+    """Of 16 bits, the same quantised operands, attended to in PyTorch; of float64, the reference, operands as they are."""
+    causal, window = options.get("causal", False), options.get("window_size", (-1, -1))
+    scale = q.shape[-1] ** -0.5 if options.get("scale") is None else options["scale"]
     blocks = options.get("query_block", QUERY_BLOCK), options.get("key_block", KEY_BLOCK)
-    smooth = options.get("smooth_k", True) and k.shape[1] > 0
-    mean = k.float().mean(1, keepdim=True) if smooth else None
-    codes = quantized(q, k, v, scale, mean, *blocks)
-    out, _ = in_torch(codes, *blocks, causal, *options.get("window_size", (-1, -1)), wide)
-    return out.to(q.dtype)
+    if q.dtype == torch.float64:
+        (batch, rows, heads), (keys, key_heads, size) = q.shape[:3], v.shape[1:]
+        factors = (
+            q.new_ones(batch, heads, -(-rows // blocks[0])),
+            q.new_ones(batch, key_heads, -(-keys // blocks[1])),
+            q.new_ones(batch, key_heads, size),
+        )
+        operands = AttentionCodes(q * (scale * math.log2(math.e)), k, v.permute(0, 2, 3, 1), *factors)
+    else:
+        smooth = options.get("smooth_k", True) and k.shape[1] > 0
+        operands = quantized(q, k, v, scale, k.float().mean(1, keepdim=True) if smooth else None, *blocks)
+    wide = torch.promote_types(q.dtype, torch.float32)
+    return in_torch(operands, *blocks, causal, *window, wide)[0].to(q.dtype)
 
 
 def _parity_problem(case, generator) -> ParityProblem:
@@ -62,7 +78,7 @@ def _parity_problem(case, generator) -> ParityProblem:
         },
         ours=lambda q, k, v: attention_quantized(q, k, v, **options),
         theirs=lambda q, k, v: _beside(q, k, v, **options),
-        baseline="PyTorch in float32 on the same codes; weights rounded to e4m3, results to the inputs' dtype",
+        baseline="PyTorch in float32 on operands quantised alike; weights rounded to e4m3, results to the inputs' dtype",
         outputs=("out",),
     )
 

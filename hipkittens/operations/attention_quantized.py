@@ -45,11 +45,11 @@ def _arguments(tensor, dtype):
 
 
 def _arguments_of_codes(tensor, dtype):
-    """Of one block; the result is bfloat16, whatever dtype is."""
+    """Of one block, for a result of dtype."""
     codes = tensor(2, 32, 4, 64, dtype=torch.int8)
     values = tensor(2, 32, 4, 64, dtype=dtype_of("fp8", codes.device))
     scales = tensor(2, 4, 1, dtype=torch.float32)
-    return codes, codes, values, scales, scales, tensor(2, 4, 64, dtype=torch.float32)
+    return codes, codes, values, scales, scales, tensor(2, 4, 64, dtype=torch.float32), dtype
 
 
 def _checks() -> Checks:

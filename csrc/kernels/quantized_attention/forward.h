@@ -24,7 +24,7 @@ using KeyColumns = base_shape<32, 64, 32>;
 // this one is attended to.
 template <QuantizedConfig config>
 struct QuantizedForward {
-    using T = typename element_of<config.output>::value;
+    using T = typename element_of<config.element>::value;
     static constexpr int threads = config.threads(), waves_per_simd = config.head_dim > 128 ? 1 : 2;
     static constexpr int queries = config.queries_per_wave, keys = config.keys_per_tile,
                          head_dim = config.head_dim, pairs = head_dim / 2;

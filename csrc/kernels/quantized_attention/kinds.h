@@ -32,8 +32,8 @@ struct QuantizedArguments {
 };
 
 struct QuantizedConfig {
-    ElementType output;
-    int head_dim;  // of the tiles; smaller heads run with the rest of a row masked
+    ElementType element;  // of the result
+    int head_dim;         // of the tiles; smaller heads run with the rest of a row masked
     int waves;
 
     static constexpr int queries_per_wave = 32, keys_per_tile = 64;

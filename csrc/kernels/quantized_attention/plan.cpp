@@ -35,7 +35,7 @@ const Row<kinds::forward>& variant_of(const attention::Problem& p) {
     const int64_t size = std::max(p.head_dim, p.value_dim);
     const Row<kinds::forward>* best = nullptr;
     for (const Row<kinds::forward>& row : variants<kinds::forward>)
-        if (attention::runs_on(row.targets, row.config.output, p) && size <= row.config.head_dim &&
+        if (attention::runs_on(row.targets, row.config.element, p) && size <= row.config.head_dim &&
             (!best || row.config.head_dim < best->config.head_dim))
             best = &row;
     if (!best) refuse("no kernel of quantised operands has this element type and head_dim");
