@@ -109,9 +109,10 @@ def attention_quantized(
     """softmax(scale q k^T) v with scores of int8 and values of 8-bit floats; q (B, N, H, D), k (B, N_k, H_k, D), v (B, N_k, H_k, D_v).
 
     All bfloat16 or all float16, D a multiple of 16 and D_v of 8, both up to 256, H a multiple of H_k; the result has q's dtype. Shapes,
-    masks, windows, layout and the LSE are those of `hipkittens.attention`. Operands are quantised here: q to int8 with one scale for
-    query_block queries of a head, k to int8 with one for key_block keys of a head, v to e4m3 of the target (e4m3fnuz on gfx942, e4m3fn
-    on gfx950) with one for each channel of a head. Products of int8 are exact, sums float32, and weights are rounded to e4m3 between
+    causal masks, window_size, layout, scale, and the LSE, which return_lse asks for, are those of `hipkittens.attention`.
+
+    Operands are quantised here: q to int8 with one scale for query_block queries of a head, k to int8 with one for key_block keys of a
+    head, v to e4m3 of the target (e4m3fnuz on gfx942, e4m3fn on gfx950) with one for each channel of a head. Products of int8 are exact, sums float32, and weights are rounded to e4m3 between
     the two products. smooth_k takes the mean over all keys from k first: softmax does not change, and what is left fits int8 better;
     the LSE is still that of k.
 
@@ -226,7 +227,9 @@ def attention_of_codes(
     q_scale  float32 (B, H, blocks of query_block queries), k_scale (B, H_k, blocks of key_block keys), v_scale (B, H_k, D_v)
 
     Scores of base 2 are (q . k) q_scale k_scale: the scale of the softmax and log2(e) are in q_scale. Scales of q and k are 0 or more.
-    The result is of out_dtype, bfloat16 or float16, and the LSE that of the scores, in natural logarithm, float32 (B, H, N).
+    The result is of out_dtype, bfloat16 or float16, and the LSE, which return_lse asks for, that of the scores, in natural logarithm,
+    float32 (B, H, N). causal, window_size and layout are those of `hipkittens.attention`. No gradient. Raises TypeError or ValueError,
+    before anything is launched, for a dtype, shape, device or option without a kernel.
     """
     where = "hipkittens.attention_of_codes"
     if layout not in LAYOUTS:
@@ -245,6 +248,7 @@ def attention_of_codes(
             raise ValueError(
                 f"{where}: {name} has shape {tuple(value.shape)} on {value.device}; it needs 4 dimensions ({layout}) on {q.device}"
             )
+    check_gets_no_gradient(where, "v", v)
     _backend.check_device(where, "q", q)
     if layout == "bhnd":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)

@@ -48,6 +48,8 @@ HAVE_NO_DERIVATIVE = ("quantize", "gated_activation_quantize", "norm_quantize")
 GETS_NO_GRADIENT = (
     "scaled_matmul",
     "attention_paged",
+    "attention_of_codes",
+    "attention_quantized",
     "attention_merge",
     "attention_mla",
     "attention_mla_sparse",

@@ -280,7 +280,9 @@ class Draw:
         return [*codes, *scales, self.mostly(BF16, F16, torch.float32)], {
             "causal": self.mostly(True, False, "no"),
             "window_size": self.mostly((-1, -1), (2, 0), 3, odds=0.3),
+            "layout": self.mostly("bnhd", "nbhd", odds=0.1),
             "query_block": self.mostly(128, 16, odds=0.2),
+            "key_block": self.mostly(64, 96, None, odds=0.2),
             "return_lse": self.one_of(True, False),
         }
 

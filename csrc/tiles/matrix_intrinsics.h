@@ -185,6 +185,34 @@ KITTENS_DEVICE vec<float, 16> matrix_32x32(vec<T, 8> a, vec<T, 8> b, vec<float, 
     }
 }
 
+// Elements of 8 bits. 16 of int8 hold K = 32, 32 of e4m3 K = 64; of either order of K along a lane, if both operands have it.
+KITTENS_DEVICE vec<int, 16> matrix_32x32(vec<int8, 16> a, vec<int8, 16> b, vec<int, 16> c) {
+    if constexpr (target.matrix_k_8bit == 128) {
+        using four = vec<int, 4>;
+        return __builtin_amdgcn_mfma_i32_32x32x32_i8(__builtin_bit_cast(four, a), __builtin_bit_cast(four, b),
+                                                     c, 0, 0, 0);
+    } else {
+        using two = vec<long, 2>;
+        const two left = __builtin_bit_cast(two, a), right = __builtin_bit_cast(two, b);
+        c = __builtin_amdgcn_mfma_i32_32x32x16_i8(left[0], right[0], c, 0, 0, 0);
+        return __builtin_amdgcn_mfma_i32_32x32x16_i8(left[1], right[1], c, 0, 0, 0);
+    }
+}
+KITTENS_DEVICE vec<float, 16> matrix_32x32(vec<fp8_e4m3, 32> a, vec<fp8_e4m3, 32> b, vec<float, 16> c) {
+    if constexpr (target.matrix_k_8bit == 128) {
+        constexpr int format = matrix_format<fp8_e4m3>;
+        return __builtin_amdgcn_mfma_scale_f32_32x32x64_f8f6f4(matrix_registers(a), matrix_registers(b), c,
+                                                               format, format, 0, 0, 0, 0);
+    } else {
+        using four = vec<long, 4>;
+        const four left = __builtin_bit_cast(four, a), right = __builtin_bit_cast(four, b);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            c = __builtin_amdgcn_mfma_f32_32x32x16_fp8_fp8(left[i], right[i], c, 0, 0, 0);
+        return c;
+    }
+}
+
 KITTENS_DEVICE vec<float, 4> matrix_16x16(float a, float b, vec<float, 4> c) {
     return __builtin_amdgcn_mfma_f32_16x16x4f32(a, b, c, 0, 0, 0);
 }

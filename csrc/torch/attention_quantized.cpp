@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/quantized_attention/plan.h"
+#include "kernels/attention/plan_quantized.h"
 #include "torch/attention_tensors.h"
 #include "torch/element_type.h"
 #include "torch/placement.h"
@@ -50,7 +50,7 @@ void attention_quantized(StableIValue* stack, uint64_t argument_count, uint64_t 
     Arguments given(stack, argument_count);
     Tensor q = given.tensor(), k = given.tensor(), v = given.tensor();
     const Tensor q_scale = given.tensor(), k_scale = given.tensor(), v_scale = given.tensor();
-    quantized_attention::QuantizedProblem problem;
+    attention::QuantizedProblem problem;
     attention::Problem& shared = problem.shared;
     problem.query_block = given.integer();
     problem.key_block = given.integer();
@@ -82,7 +82,7 @@ void attention_quantized(StableIValue* stack, uint64_t argument_count, uint64_t 
     shared.scale = 1;
     shared.element = element_type(out_dtype);
     problem.value_columns = sv[3];
-    using quantized_attention::blocks_of;
+    using attention::blocks_of;
     problem.q_scale = scales(q_scale, "q_scale", q,
                              {shared.batch, shared.heads, blocks_of(shared.n_q, problem.query_block)});
     problem.k_scale = scales(k_scale, "k_scale", q,
@@ -116,7 +116,7 @@ void attention_quantized(StableIValue* stack, uint64_t argument_count, uint64_t 
                                                       region(v_scale, Dtype::float32, "v_scale"),
                                                       region(out, out_dtype, "out", true),
                                                       region(lse, Dtype::float32, "lse", true)};
-        placement.launch(quantized_attention::plan(problem), regions);
+        placement.launch(attention::plan_quantized_forward(problem), regions);
     }
     stack[0] = to_result(std::move(out));
     stack[1] = to_result(std::move(lse));

@@ -60,7 +60,8 @@ def _checks() -> Checks:
 
 OPERATION = Operation(
     name="attention_quantized",
-    folder="quantized_attention",
+    folder="attention",
+    kinds=("quantized_forward",),
     functions=(Function(attention_quantized, _arguments), Function(attention_of_codes, _arguments_of_codes)),
     operators=(
         Operator(

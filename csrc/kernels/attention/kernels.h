@@ -12,6 +12,7 @@
 #include "forward_simple.h"
 #include "kinds.h"
 #include "pointwise_weights.h"
+#include "quantized_forward.h"
 
 namespace hipkittens::attention {
 

@@ -7,11 +7,14 @@
 #include "backward_config.h"
 #include "config.h"
 #include "pointwise_arguments.h"
+#include "quantized_arguments.h"
 
 namespace hipkittens::attention {
 
 template <ForwardConfig config>
 struct ForwardKernel;
+template <QuantizedConfig config>
+struct QuantizedForward;
 template <ElementConfig config>
 struct CombineKernel;
 template <BackwardConfig config>
@@ -32,6 +35,8 @@ struct backward : Kind<BackwardConfig, BackwardArguments, BackwardKernel> {};
 // The same loops with weights that are no softmax.
 struct pointwise_forward : Kind<ForwardConfig, PointwiseForwardArguments, ForwardKernel> {};
 struct pointwise_backward : Kind<BackwardConfig, PointwiseBackwardArguments, BackwardKernel> {};
+// Codes in place of 16-bit elements.
+struct quantized_forward : Kind<QuantizedConfig, QuantizedArguments, QuantizedForward> {};
 // What the gradient kernels need to know of a query beside its rows.
 struct delta : Kind<ElementConfig, BackwardArguments, DeltaKernel> {};
 // dQ from its accumulator, dK and dV from their split partials.

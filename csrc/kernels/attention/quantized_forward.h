@@ -1,24 +1,17 @@
-// kernels/quantized_attention/forward.h: attention of int8 Q and K and 8-bit floats of V.
+// kernels/attention/quantized_forward.h: attention of int8 Q and K and 8-bit floats of V.
 // SPDX-License-Identifier: MIT
 #pragma once
-#include "../attention/forward_output.h"
-#include "../attention/forward_tiles.h"
-#include "../attention/mask.h"
 #include "../element_of.h"
-#include "code_products.h"
 #include "code_softmax.h"
-#include "kinds.h"
+#include "forward_output.h"
+#include "forward_tiles.h"
+#include "mask.h"
+#include "quantized_arguments.h"
 
-namespace hipkittens::quantized_attention {
+namespace hipkittens::attention {
 
-using attention::KeyRange;
-using attention::TileCoordinate;
-
-// Row r of a tile of K in LDS is key tile_key(r) of the tile, so that of the accumulators of Q K^T, which give a lane runs of 4 rows of
-// it 8 apart, lanes 0 .. 31 hold keys 0 .. 31 in the order of their registers, and the others keys 32 .. 63: what a lane has as an
-// operand of the second product (reference: CDNA3 ISA manual 7.1.4).
-constexpr int tile_key(int row) { return (row & 3) | (row >> 1 & 0x1c) | (row & 4) << 3; }
-using KeyColumns = base_shape<32, 64, 32>;
+// Codes travel in pairs through what moves 16-bit elements.
+using code_pair = short;
 
 // A wave has 32 queries, one to a pair of lanes. All waves of a workgroup go over the same tiles of 64 keys: the next one loads while
 // this one is attended to.
@@ -28,8 +21,14 @@ struct QuantizedForward {
     static constexpr int threads = config.threads(), waves_per_simd = config.head_dim > 128 ? 1 : 2;
     static constexpr int queries = config.queries_per_wave, keys = config.keys_per_tile,
                          head_dim = config.head_dim, pairs = head_dim / 2;
-    static constexpr Fill fill = attention::forward_fill;
+    static constexpr Fill fill = forward_fill;
     static constexpr bool direct = fill == Fill::direct;
+
+    // Row r of a tile of K in LDS is key tile_key(r) of the tile, so that of the accumulators of Q K^T, which give a lane runs of 4 rows
+    // of it 8 apart, lanes 0 .. 31 hold keys 0 .. 31 in the order of their registers, and the others keys 32 .. 63: what a lane has as
+    // an operand of the second product (reference: CDNA3 ISA manual 7.1.4).
+    static constexpr int tile_key(int row) { return (row & 3) | (row >> 1 & 0x1c) | (row & 4) << 3; }
+    using KeyColumns = base_shape<32, 64, 32>;
 
     using KeyTile = st<code_pair, keys, pairs, Access::rows>;
     using ValueTile = st<code_pair, head_dim, keys / 2, Access::rows>;
@@ -60,8 +59,8 @@ struct QuantizedForward {
     KITTENS_DEVICE QuantizedForward(const QuantizedArguments& arguments, shared_byte* lds)
         : arguments(arguments),
           lds(lds),
-          coordinate(attention::coordinate_of_workgroup(workgroup_id_x(), arguments.order)),
-          key_head(attention::key_head_of(coordinate.head, arguments.group)),
+          coordinate(coordinate_of_workgroup(workgroup_id_x(), arguments.order)),
+          key_head(key_head_of(coordinate.head, arguments.group)),
           first_query(coordinate.tile * config.queries() + wave_id() * queries),
           all(arguments.mask, coordinate.tile * config.queries(), (coordinate.tile + 1) * config.queries()),
           own(arguments.mask, first_query, first_query + queries) {
@@ -70,14 +69,13 @@ struct QuantizedForward {
         const int block = first_query < arguments.mask.n_q ? first_query >> arguments.q_shift : 0;
         const int64_t head = static_cast<int64_t>(coordinate.batch) * heads + coordinate.head;
         q_scale = arguments.q_scale[head * arguments.q_blocks + block];
-        const int key_heads = attention::key_head_of(heads, arguments.group);
+        const int key_heads = key_head_of(heads, arguments.group);
         k_scales = arguments.k_scale +
                    (static_cast<int64_t>(coordinate.batch) * key_heads + key_head) * arguments.k_blocks;
-        attention::load_own_rows(
-            query,
-            attention::matrix_of<code_pair>(arguments.q, coordinate.batch, 0, coordinate.head,
-                                            arguments.mask.n_q, arguments.head_dim / 2),
-            first_query);
+        load_own_rows(query,
+                      matrix_of<code_pair>(arguments.q, coordinate.batch, 0, coordinate.head,
+                                           arguments.mask.n_q, arguments.head_dim / 2),
+                      first_query);
         zero(output);
     }
     KITTENS_DEVICE static void run(const QuantizedArguments& arguments, shared_byte* lds) {
@@ -97,6 +95,7 @@ struct QuantizedForward {
     }
 
     KITTENS_DEVICE void mma_qk(Scores& scores, KeyTile tile) const {
+        using Codes = vec<int8, 16>;
         vec<int, 16> products[2] = {};
 #pragma unroll
         for (int piece = 0; piece < pieces; ++piece) {
@@ -107,7 +106,8 @@ struct QuantizedForward {
 #pragma unroll
                 for (int half = 0; half < 2; ++half)
                     products[half] =
-                        multiply_int8(rows.tiles[half][k], query[piece].tiles[0][k], products[half]);
+                        matrix_32x32(__builtin_bit_cast(Codes, rows.tiles[half][k]),
+                                     __builtin_bit_cast(Codes, query[piece].tiles[0][k]), products[half]);
         }
 #pragma unroll
         for (int e = 0; e < Scores::per_lane; ++e)
@@ -116,6 +116,7 @@ struct QuantizedForward {
 
     // `valid`: keys of the tile that exist. Codes behind them may be anything, of which NaN would spoil the sum.
     KITTENS_DEVICE void mma_pv(vec<int, 8> weights, ValueTile tile, int valid) {
+        using Codes = vec<fp8_e4m3, 32>;
         Channels channels;
         load(channels, tile, 0, 0);
         if (valid < keys) {
@@ -134,8 +135,8 @@ struct QuantizedForward {
         }
 #pragma unroll
         for (int j = 0; j < Channels::height; ++j) {
-            const auto codes = __builtin_bit_cast(vec<int, 8>, channels.tiles[j][0]);
-            output.tiles[0][j] = multiply_fp8(codes, weights, output.tiles[0][j]);
+            const auto codes = __builtin_bit_cast(Codes, channels.tiles[j][0]);
+            output.tiles[0][j] = matrix_32x32(codes, __builtin_bit_cast(Codes, weights), output.tiles[0][j]);
         }
     }
 
@@ -145,8 +146,8 @@ struct QuantizedForward {
         mma_qk(scores, key_tile(buffer));
         if (!KeyRange::all_visible(mask, first_query, first_query + queries, key, keys)) {
             const int row = row_layout(KeyColumns::value(), lane_id(), 0).row;
-            attention::apply_mask<KeyColumns, 8>(
-                scores, attention::visible_keys<KeyColumns>(mask, first_query + row, key), -__builtin_inff());
+            apply_mask<KeyColumns, 8>(scores, visible_keys<KeyColumns>(mask, first_query + row, key),
+                                      -__builtin_inff());
         }
         softmax.raise_reference(scores.tiles[0][0], scale, output);
         mma_pv(softmax.weights(scores.tiles[0][0], scale), value_tile(buffer), mask.n_k - key);
@@ -155,15 +156,15 @@ struct QuantizedForward {
     KITTENS_DEVICE void attend_to_all() {
         int key = all.first / keys * keys;
         if (key < all.past) {
-            const auto k = attention::matrix_of<code_pair>(arguments.k, coordinate.batch, 0, key_head,
-                                                           arguments.mask.n_k, arguments.head_dim / 2);
-            const auto v = attention::matrix_of<code_pair>(arguments.v, coordinate.batch, 0, key_head,
-                                                           arguments.value_dim, arguments.value_columns / 2);
+            const auto k = matrix_of<code_pair>(arguments.k, coordinate.batch, 0, key_head,
+                                                arguments.mask.n_k, arguments.head_dim / 2);
+            const auto v = matrix_of<code_pair>(arguments.v, coordinate.batch, 0, key_head,
+                                                arguments.value_dim, arguments.value_columns / 2);
             KeyLoads key_loads;
             ValueLoads value_loads;
             const auto row_bytes = static_cast<uint32_t>(k.row_bytes());
             key_loads.init_offsets_of([=](int row) KITTENS_INLINE { return tile_key(row) * row_bytes; });
-            attention::skip_columns(key_loads, arguments.head_dim / 2);
+            skip_columns(key_loads, arguments.head_dim / 2);
             value_loads.init_offsets(v.row_bytes());
             auto k_tiles = tiles_of_rows::iterator<keys>(k, key, all.past, KeyLoads::lead);
             global_window v_window = v.window(0, key / 2);
@@ -200,16 +201,15 @@ struct QuantizedForward {
     KITTENS_DEVICE void store() {
         // Read again: in the loop before, scalar registers are short.
         const QuantizedArguments arguments = reload_arguments<QuantizedArguments>();
-        const TileCoordinate coordinate =
-            attention::coordinate_of_head(this->coordinate.head_of_all, arguments.order);
+        const TileCoordinate coordinate = coordinate_of_head(this->coordinate.head_of_all, arguments.order);
         const float total = softmax.total();
         const int lane = recompute_lane_id();
         const Coordinate place = row_layout(Output::shape::value(), lane, 0);
         const int query = first_query + place.row, n_q = arguments.mask.n_q;
         const int64_t head = static_cast<int64_t>(coordinate.batch) * arguments.order.heads + coordinate.head;
         if (query < n_q && lane < queries) arguments.lse[head * n_q + query] = softmax.log_sum_exp(total);
-        const int key_heads = attention::key_head_of(arguments.order.heads, arguments.group),
-                  key_head = attention::key_head_of(coordinate.head, arguments.group);
+        const int key_heads = key_head_of(arguments.order.heads, arguments.group),
+                  key_head = key_head_of(coordinate.head, arguments.group);
         const int64_t head_of_keys = static_cast<int64_t>(coordinate.batch) * key_heads + key_head;
         scale_channels(arguments.v_scale + head_of_keys * arguments.value_dim, arguments.value_dim,
                        total == 0.0f ? 0.0f : 1.0f / total, place.col);
@@ -218,12 +218,12 @@ struct QuantizedForward {
         constexpr int fit = wave_bytes / (queries * static_cast<int>(sizeof(T)));
         constexpr int columns = fit < head_dim ? fit : head_dim;
         static_assert(head_dim % columns == 0, "whole bands of columns");
-        T* out = attention::row_of<T>(arguments.out, coordinate.batch, coordinate.head, first_query);
+        T* out = row_of<T>(arguments.out, coordinate.batch, coordinate.head, first_query);
 #pragma unroll
         for (int first = 0; first < head_dim; first += columns)
-            attention::OutputRows<T, columns>::store(output, first, lds + wave_id() * wave_bytes, out + first,
-                                                     arguments.out.row_stride, n_q - first_query,
-                                                     arguments.value_dim - first);
+            OutputRows<T, columns>::store(output, first, lds + wave_id() * wave_bytes, out + first,
+                                          arguments.out.row_stride, n_q - first_query,
+                                          arguments.value_dim - first);
     }
     // By the factors of the channels, too; a lane's runs of four channels begin at own_channel.
     KITTENS_DEVICE void scale_channels(const float* scales, int count, float factor, int own_channel) {
@@ -242,4 +242,4 @@ struct QuantizedForward {
     }
 };
 
-}  // namespace hipkittens::quantized_attention
+}  // namespace hipkittens::attention

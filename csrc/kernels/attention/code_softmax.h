@@ -1,10 +1,10 @@
-// kernels/quantized_attention/code_softmax.h: a softmax of scores that come tile by tile, whose weights become 8-bit floats.
+// kernels/attention/code_softmax.h: a softmax of scores that come tile by tile, whose weights become 8-bit floats.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/float8.h"
 #include "../../tiles/tiles.h"
 
-namespace hipkittens::quantized_attention {
+namespace hipkittens::attention {
 
 using namespace kittens;
 
@@ -63,4 +63,4 @@ struct CodeSoftmax {
     }
 };
 
-}  // namespace hipkittens::quantized_attention
+}  // namespace hipkittens::attention

@@ -1,15 +1,10 @@
-// kernels/quantized_attention/kinds.h: what is passed to attention of quantised operands, and the kind of rows in variants.def.
+// kernels/attention/quantized_arguments.h: what is passed to attention of quantised operands, and what its rows are made of.
 // SPDX-License-Identifier: MIT
 #pragma once
-#include "../attention/arguments.h"
 #include "../element_type.h"
-#include "../row.h"
+#include "arguments.h"
 
-namespace hipkittens::quantized_attention {
-
-using attention::Mask;
-using attention::TensorArgument;
-using attention::WorkgroupOrder;
+namespace hipkittens::attention {
 
 // int8 codes of Q and K, of which blocks of rows of a head share a factor, and 8-bit floats of V, of which channels do:
 //     score = (q k) q_scale[batch, head, query >> q_shift] k_scale[batch, key head, key >> k_shift], base 2
@@ -41,20 +36,4 @@ struct QuantizedConfig {
     constexpr int threads() const { return waves * 64; }
 };
 
-template <QuantizedConfig config>
-struct QuantizedForward;
-
-namespace kinds {
-
-struct forward : Kind<QuantizedConfig, QuantizedArguments, QuantizedForward> {};
-
-}  // namespace kinds
-
-inline constexpr auto each_row = [](const auto& visit) {
-    using enum ElementType;
-#include "variants.def"
-};
-template <class Kind>
-inline constexpr auto& variants = rows_of<Kind, each_row>;
-
-}  // namespace hipkittens::quantized_attention
+}  // namespace hipkittens::attention

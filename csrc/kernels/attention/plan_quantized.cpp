@@ -1,26 +1,23 @@
-// kernels/quantized_attention/plan.cpp: from attention of quantised operands to its launch.
+// kernels/attention/plan_quantized.cpp: from attention of quantised operands to its launch.
 // SPDX-License-Identifier: MIT
-#include "plan.h"
+#include "plan_quantized.h"
 
 #include <algorithm>
 #include <bit>
 
-#include "../attention/plan_order.h"
+#include "plan_order.h"
 
-namespace hipkittens::quantized_attention {
+namespace hipkittens::attention {
 namespace {
 
-using attention::refuse;
-
 void check_block(const char* name, int64_t block, int64_t shortest) {
-    if (block < shortest || block >= attention::unlimited ||
-        !std::has_single_bit(static_cast<uint64_t>(block)))
+    if (block < shortest || block >= unlimited || !std::has_single_bit(static_cast<uint64_t>(block)))
         refuse(std::string(name) + " = " + std::to_string(block) + " is not a power of two from " +
                std::to_string(shortest) + " on");
 }
 
 // Rows of bytes as rows of pairs, which begin on 4 bytes.
-TensorArgument pairs_of(const char* name, const attention::TensorLayout& tensor) {
+TensorArgument pairs_of(const char* name, const TensorLayout& tensor) {
     if (!tensor.data) refuse(std::string(name) + " has no data");
     for (const int64_t stride : {tensor.batch_stride, tensor.row_stride, tensor.head_stride})
         if (stride < 0 || stride % 4)
@@ -31,11 +28,11 @@ TensorArgument pairs_of(const char* name, const attention::TensorLayout& tensor)
     return {tensor.data, tensor.batch_stride / 2, tensor.row_stride / 2, tensor.head_stride / 2};
 }
 
-const Row<kinds::forward>& variant_of(const attention::Problem& p) {
+const Row<kinds::quantized_forward>& variant_of(const Problem& p) {
     const int64_t size = std::max(p.head_dim, p.value_dim);
-    const Row<kinds::forward>* best = nullptr;
-    for (const Row<kinds::forward>& row : variants<kinds::forward>)
-        if (attention::runs_on(row.targets, row.config.element, p) && size <= row.config.head_dim &&
+    const Row<kinds::quantized_forward>* best = nullptr;
+    for (const Row<kinds::quantized_forward>& row : variants<kinds::quantized_forward>)
+        if (runs_on(row.targets, row.config.element, p) && size <= row.config.head_dim &&
             (!best || row.config.head_dim < best->config.head_dim))
             best = &row;
     if (!best) refuse("no kernel of quantised operands has this element type and head_dim");
@@ -44,9 +41,9 @@ const Row<kinds::forward>& variant_of(const attention::Problem& p) {
 
 }  // namespace
 
-Launch plan(const QuantizedProblem& problem) {
-    const attention::Problem& p = problem.shared;
-    attention::check(p);
+Launch plan_quantized_forward(const QuantizedProblem& problem) {
+    const Problem& p = problem.shared;
+    check(p);
     if (p.head_dim % 16)
         refuse("head_dim = " + std::to_string(p.head_dim) + " of int8 is not a multiple of 16");
     check_block("query_block", problem.query_block, shortest_query_block);
@@ -54,12 +51,12 @@ Launch plan(const QuantizedProblem& problem) {
     if (problem.value_columns < p.n_k || problem.value_columns % value_columns_step)
         refuse("v has " + std::to_string(problem.value_columns) + " columns; it needs n_k = " +
                std::to_string(p.n_k) + " or more, a multiple of " + std::to_string(value_columns_step));
-    const Row<kinds::forward>& row = variant_of(p);
+    const Row<kinds::quantized_forward>& row = variant_of(p);
     const QuantizedConfig& config = row.config;
     // Bytes of rows, which the checks count in elements of two.
-    attention::check_reach(config.keys_per_tile, p.n_q > 1 ? problem.q.row_stride / 2 : 0, config.head_dim);
-    attention::check_reach(config.keys_per_tile, p.n_k > 1 ? problem.k.row_stride / 2 : 0, config.head_dim);
-    attention::check_reach(config.head_dim, problem.v.row_stride / 2, config.keys_per_tile);
+    check_reach(config.keys_per_tile, p.n_q > 1 ? problem.q.row_stride / 2 : 0, config.head_dim);
+    check_reach(config.keys_per_tile, p.n_k > 1 ? problem.k.row_stride / 2 : 0, config.head_dim);
+    check_reach(config.head_dim, problem.v.row_stride / 2, config.keys_per_tile);
 
     QuantizedArguments arguments{};
     arguments.q = pairs_of("q", problem.q);
@@ -67,9 +64,9 @@ Launch plan(const QuantizedProblem& problem) {
         arguments.k = pairs_of("k", problem.k);
         arguments.v = pairs_of("v", problem.v);
     }
-    attention::check_tensor(p, "out", problem.out, p.n_q);
+    check_tensor(p, "out", problem.out, p.n_q);
     if (!problem.lse) refuse("lse has no data");
-    arguments.out = attention::argument_of(problem.out);
+    arguments.out = argument_of(problem.out);
     arguments.lse = problem.lse;
     arguments.q_scale = problem.q_scale;
     arguments.k_scale = problem.k_scale;
@@ -79,22 +76,17 @@ Launch plan(const QuantizedProblem& problem) {
     arguments.q_shift = std::countr_zero(static_cast<uint64_t>(problem.query_block));
     arguments.k_shift = std::countr_zero(static_cast<uint64_t>(problem.key_block));
     arguments.value_columns = static_cast<int32_t>(problem.value_columns);
-    arguments.mask = attention::mask_of(p);
-    const int64_t group = attention::group_of(p);
-    arguments.order = attention::order_of(p, attention::divide_up(p.n_q, config.queries()), p.heads, group, 1,
-                                          config.threads());
-    if (attention::is_causal(p, arguments.mask)) {
-        attention::take_longest_first(p, p.heads, group, p.n_k * (p.head_dim + p.value_dim), 2,
-                                      arguments.order);
+    arguments.mask = mask_of(p);
+    const int64_t group = group_of(p);
+    arguments.order = order_of(p, divide_up(p.n_q, config.queries()), p.heads, group, 1, config.threads());
+    if (is_causal(p, arguments.mask)) {
+        take_longest_first(p, p.heads, group, p.n_k * (p.head_dim + p.value_dim), 2, arguments.order);
         arguments.order.descending = 1;
     }
     arguments.group = static_cast<int32_t>(group);
     arguments.head_dim = static_cast<int32_t>(p.head_dim);
     arguments.value_dim = static_cast<int32_t>(p.value_dim);
-    const WorkgroupOrder& order = arguments.order;
-    const auto workgroups = static_cast<uint32_t>(order.tiles) * order.heads * order.batch;
-    return launch_of("quantized_attention", row.name, p.device.target, {workgroups, 1, 1}, config.threads(),
-                     arguments);
+    return launch_of(row.name, p, arguments.order, config.threads(), arguments);
 }
 
-}  // namespace hipkittens::quantized_attention
+}  // namespace hipkittens::attention

@@ -1,10 +1,10 @@
-// kernels/quantized_attention/plan.h: from attention of quantised operands to its launch.
+// kernels/attention/plan_quantized.h: from attention of quantised operands to its launch.
 // SPDX-License-Identifier: MIT
 #pragma once
-#include "../attention/plan.h"
 #include "kinds.h"
+#include "plan.h"
 
-namespace hipkittens::quantized_attention {
+namespace hipkittens::attention {
 
 // Blocks of rows that share a factor are powers of two, and at least what a wave has of queries and a tile of keys.
 inline constexpr int64_t shortest_query_block = QuantizedConfig::queries_per_wave,
@@ -14,9 +14,9 @@ inline constexpr int64_t value_columns_step = 16;
 
 // Of `shared`, the sizes, causal and the windows count, and as the element that of the result.
 struct QuantizedProblem {
-    attention::Problem shared;
+    Problem shared;
     // Strides in bytes; those of v as in QuantizedArguments. Of out, in elements.
-    attention::TensorLayout q, k, v, out;
+    TensorLayout q, k, v, out;
     const float *q_scale = nullptr, *k_scale = nullptr, *v_scale = nullptr;
     int64_t query_block = 0, key_block = 0, value_columns = 0;
     float* lse = nullptr;
@@ -25,6 +25,6 @@ struct QuantizedProblem {
 inline int64_t blocks_of(int64_t rows, int64_t block) { return (rows + block - 1) / block; }
 
 // Throws std::invalid_argument.
-Launch plan(const QuantizedProblem& problem);
+Launch plan_quantized_forward(const QuantizedProblem& problem);
 
-}  // namespace hipkittens::quantized_attention
+}  // namespace hipkittens::attention
