@@ -223,6 +223,39 @@ def test_fast_gives_the_same_where_every_sum_is_exact(shape, a_number, b_number,
         assert np.array_equal(fast.view(np.float32), strict.view(np.float32), equal_nan=True)
 
 
+@pytest.mark.parametrize("level", ["strict", *FAST_LEVELS])
+@pytest.mark.parametrize("number", FORMATS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_zeros_may_have_any_scale_but_nan(shape, number, level):
+    """Where memory ends, loads return zeros as elements and as scales: 2^-127, which fast arithmetic has no exponent for. A single
+    element beside them has to be multiplied by it all the same."""
+    m, depth = SHAPES[shape]
+    blocks = depth // 32
+    random = np.random.default_rng(7)
+    exact = [p for p in range(1 << FORMATS[number][0]) if is_small_multiple(value_of(p, number))]
+    sides = [random.choice(exact, (m, depth)) for _ in range(2)]
+    scales = np.full((2, blocks, m), 127, np.uint8)
+    for side, first in zip(range(2), (m - 5, m - 3), strict=True):
+        sides[side][first:] = 0
+        scales[side, :, first:] = 0
+    for block in range(blocks):
+        sides[0][block, 32 * block : 32 * block + 32] = 0
+        scales[0, block, block] = 255 if block == 1 else 0
+    sides[0][m - 1, depth - 7] = exact[-1]  # not all zeros
+    registers = np.zeros((2, 64, 4), np.uint8)
+    registers[:, :, 0] = scales.reshape(2, 64)
+    c = random.integers(-99, 100, (m, m)).astype(np.float32).view(np.uint32)
+    text = text_of(shape, number, number, f", v{SCALES}, v{SCALES + 1} op_sel:[0,0,0] op_sel_hi:[0,0,0]")
+    settings = {"arithmetic": "strict"} if level == "strict" else {"arithmetic": "fast", "host_level": level}
+    got = run(text, shape, *sides, number, number, c, registers.view(np.uint32)[:, :, 0], **settings)
+    left, right = (np.vectorize(value_of)(side, number) for side in sides)
+    for i, j in np.ndindex(m, m):
+        start = float(np.uint32(c[i, j]).view(np.float32))
+        expected = np.float32(scaled_dot(left[i], right[j], scales[0, :, i], scales[1, :, j], start))
+        found = np.uint32(got[i, j]).view(np.float32)
+        assert found == expected or (np.isnan(found) and np.isnan(expected)), (i, j)
+
+
 @pytest.mark.parametrize("level", FAST_LEVELS)
 @pytest.mark.parametrize("far", [False, True])
 @pytest.mark.parametrize("a_number, b_number", [(0, 1), (2, 3), (4, 4), (4, 0)])

@@ -72,7 +72,6 @@ void unpack(const uint8_t* from, uint32_t format, const uint8_t* scales, uint32_
             const int lane = block * size + row;
             const int scale = is_scaled ? scales[lane / 16 * scale_stride + lane % 16 * 4 + byte] : 127;
             to.exponent[block][row] = scale == 255 ? 255 : scale - 127;
-            to.is_plain &= scale > 127 - 90 && scale < 127 + 90;
         }
     }
     for (int lane = 0; lane < 64; ++lane) {
@@ -90,6 +89,19 @@ void unpack(const uint8_t* from, uint32_t format, const uint8_t* scales, uint32_
             to.value[k * size + row] = values_of[format].of[window & mask];
             window >>= bits;
             available -= bits;
+        }
+    }
+    for (int block = 0; block < depth / 32; ++block) {
+        for (int row = 0; row < size; ++row) {
+            int& exponent = to.exponent[block][row];
+            if (exponent > -90 && exponent < 90) continue;
+            // Zeros stay zeros, whatever their scale: where memory ends, buffer loads return zeros as both.
+            bool has_values = exponent == 255;
+            for (int k = block * 32; k < block * 32 + 32; ++k) has_values |= to.value[k * size + row] != 0;
+            if (has_values)
+                to.is_plain = false;
+            else
+                exponent = 0;
         }
     }
 }

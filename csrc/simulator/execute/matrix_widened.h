@@ -186,22 +186,50 @@ HIPKITTENS_WIDENED void widen_block(uint32_t format, const uint8_t* from, const 
     }
 }
 
-// The powers of two of scale bytes, one for each lane, as bf16 bits to add to both elements of a pair. False: some scale is
-// NaN or so far from one that a scaled element would leave bf16's normal numbers.
-HIPKITTENS_WIDENED bool powers_of(const uint8_t* scales, uint32_t quarter_bytes, uint32_t byte,
-                                  __m512i* powers) {
-    __mmask16 far = 0;
-#pragma GCC unroll 4
+// Whether the 32 elements of an operand that lane `lane` has the scale of are all +0.
+template <int size>
+HIPKITTENS_WIDENED bool is_zero_block(uint32_t format, const uint8_t* from, int lane) {
+    const auto are_zeros = [from](int of_lane, int first, int past) {
+        uint32_t any = 0;
+        for (int dword = first; dword < past; ++dword) {
+            uint32_t word;
+            memcpy(&word, from + dword * 256 + of_lane * 4, 4);
+            any |= word;
+        }
+        return !any;
+    };
+    const int bits = bits_of(static_cast<Format>(format));  // dwords of a lane
+    if (bits != 8) return are_zeros(lane, 0, bits);
+    constexpr int groups = 64 / size;
+    for (int run = lane / size * 2, past = run + 2; run < past; ++run) {
+        const int half = run / groups;
+        if (!are_zeros(run % groups * size + lane % size, 4 * half, 4 * half + 4)) return false;
+    }
+    return true;
+}
+
+// The powers of two of scale bytes, one for each lane, as bf16 bits to add to both elements of a pair. False: some scale is NaN, or so
+// far from one that a scaled element would leave bf16's normal numbers. Zeros have none to leave: where memory ends, buffer
+// loads return zeros as elements and as scales.
+template <int size>
+HIPKITTENS_WIDENED bool powers_of(uint32_t format, const uint8_t* from, const uint8_t* scales,
+                                  uint32_t quarter_bytes, uint32_t byte, __m512i* powers) {
     for (int quarter = 0; quarter < 4; ++quarter) {
         const __m512i rows = _mm512_load_si512(scales + quarter * quarter_bytes);
         const __m512i scale = _mm512_and_si512(
             _mm512_srl_epi32(rows, _mm_cvtsi32_si128(static_cast<int>(8 * byte))), _mm512_set1_epi32(0xff));
-        const __m512i power = _mm512_sub_epi32(scale, _mm512_set1_epi32(127));
-        far |= _mm512_cmpgt_epi32_mask(_mm512_abs_epi32(power), _mm512_set1_epi32(89));
+        __m512i power = _mm512_sub_epi32(scale, _mm512_set1_epi32(127));
+        const __mmask16 far = _mm512_cmpgt_epi32_mask(_mm512_abs_epi32(power), _mm512_set1_epi32(89));
+        if (__builtin_expect(far, 0)) {
+            if (_mm512_cmpeq_epi32_mask(scale, _mm512_set1_epi32(255))) return false;
+            for (uint32_t left = far; left; left &= left - 1)
+                if (!is_zero_block<size>(format, from, quarter * 16 + __builtin_ctz(left))) return false;
+            power = _mm512_mask_mov_epi32(power, far, _mm512_setzero_si512());
+        }
         const __m512i bits = _mm512_and_si512(_mm512_slli_epi32(power, 7), _mm512_set1_epi32(0xffff));
         powers[quarter] = _mm512_or_si512(bits, _mm512_slli_epi32(bits, 16));
     }
-    return !far;
+    return true;
 }
 
 // Both operands of a step that bind_scaled_matrix made, with their scales: 16 rows of pairs each. False as powers_of.
@@ -210,8 +238,10 @@ HIPKITTENS_WIDENED bool widen_operands(Wave* wave, const Step* step, const Scale
                                        uint8_t* b) {
     __m512i powers[2][4];
     if (control.is_scaled &&
-        !(powers_of(at(wave, step->extra[0]), step->stride[0], control.a_byte, powers[0]) &&
-          powers_of(at(wave, step->extra[1]), step->stride[1], control.b_byte, powers[1])))
+        !(powers_of<size>(control.a_format, at(wave, step->source[0]), at(wave, step->extra[0]),
+                          step->stride[0], control.a_byte, powers[0]) &&
+          powers_of<size>(control.b_format, at(wave, step->source[1]), at(wave, step->extra[1]),
+                          step->stride[1], control.b_byte, powers[1])))
         return false;
     widen_block<size>(control.a_format, at(wave, step->source[0]), control.is_scaled ? powers[0] : nullptr,
                       a);
