@@ -59,20 +59,25 @@ struct Reverse {
             matrix.load(arguments.matrices, arguments.matrices_of_chunk, which, next.place, next.is_there,
                         token_row);
         };
-        // Adds what `turned` has of queries or keys, times columns of tokens.
-        const auto add_to_state = [&](const OfTokens& columns) KITTENS_INLINE {
+        // Adds what `turned` has of queries or keys, times columns of tokens, to `kept` times the state, which sums of their own round
+        // less often than ones that begin with it.
+        const auto add_to_state = [&](const OfTokens& columns, float kept) KITTENS_INLINE {
 #pragma unroll
-            for (int i = 0; i < State::key_tiles; ++i)
+            for (int i = 0; i < State::key_tiles; ++i) {
+                four added[column_tiles];
+#pragma unroll
+                for (int j = 0; j < column_tiles; ++j) added[j] = 0;
 #pragma unroll
                 for (int s = 0; s < token_steps; ++s) {
                     const fragment<T> left =
                         turned.read(key_row + 16 * i + at.column, 32 * s + 8 * at.quarter);
 #pragma unroll
                     for (int j = 0; j < column_tiles; ++j)
-                        state.tiles[i][j] =
-                            add_product<T>(left, columns.read(16 * j + at.column, 32 * s + 8 * at.quarter),
-                                           state.tiles[i][j]);
+                        added[j] = add_product<T>(
+                            left, columns.read(16 * j + at.column, 32 * s + 8 * at.quarter), added[j]);
                 }
+                state.decay_and_add(i, kept, added);
+            }
         };
         inputs.load(all, at, next);
         load_matrix(inverse, ChunkMatrix::inverse_transposed);
@@ -128,12 +133,7 @@ struct Reverse {
                         decay(factors.last - factors.of_rows[e][0]) * factors.of_rows[e][2] * from_state[e]);
                 changes.write(16 * j + at.column, token, change);
             }
-            const float last = decay(factors.last);
-#pragma unroll
-            for (int i = 0; i < State::key_tiles; ++i)
-#pragma unroll
-                for (int j = 0; j < column_tiles; ++j) state.tiles[i][j] *= last;
-            add_to_state(scaled);
+            add_to_state(scaled, decay(factors.last));
             load_matrix(scores, ChunkMatrix::scores_transposed);
             kittens::barrier();
 
@@ -166,7 +166,7 @@ struct Reverse {
             load_matrix(inverse, ChunkMatrix::inverse_transposed);
             kittens::barrier();
 
-            add_to_state(solved);
+            add_to_state(solved, 1.0f);
             // Before the next chunk's queries take the place of these keys.
             kittens::barrier();
         }

@@ -132,19 +132,24 @@ struct ChunkAfterChunk {
                 load_matrix(scores, ChunkMatrix::scores);
             }
             operands.load_queries(all, at, next);
-            operands.decay_state(state, factors);
             const OfTokens kept = operands.kept_changes(changes);
+            const auto ends = operands.ends_of_state(factors);
 #pragma unroll
-            for (int i = 0; i < State::key_tiles; ++i)
+            for (int i = 0; i < State::key_tiles; ++i) {
+                // By themselves first: a sum that begins with the state would round as often as it has terms, each time relative to it.
+                four added[column_tiles];
+#pragma unroll
+                for (int j = 0; j < column_tiles; ++j) added[j] = 0;
 #pragma unroll
                 for (int s = 0; s < token_steps; ++s) {
                     const auto of_keys = operands.kept_keys(at, i, s);
 #pragma unroll
                     for (int j = 0; j < column_tiles; ++j)
-                        state.tiles[i][j] =
-                            add_product<T>(of_keys, kept.read(16 * j + at.column, 32 * s + 8 * at.quarter),
-                                           state.tiles[i][j]);
+                        added[j] = add_product<T>(
+                            of_keys, kept.read(16 * j + at.column, 32 * s + 8 * at.quarter), added[j]);
                 }
+                state.decay_and_add(i, ends[i], added);
+            }
             operands.load_kept_keys(all, at, next);
         }
         state.store(arguments, all.final, at.sequence, at);

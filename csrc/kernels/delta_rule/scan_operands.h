@@ -49,13 +49,12 @@ struct HeadOperands {
     KITTENS_DEVICE fragment<T> kept_keys(const StateColumns& at, int i, int s) const {
         return keys.read(State::key_row(at) + 16 * i + at.column, 32 * s + 8 * at.quarter);
     }
-    KITTENS_DEVICE static void decay_state(State& state, const LaneFactors& factors) {
-        const float last = decay(factors.last);
-#pragma unroll
-        for (int i = 0; i < State::key_tiles; ++i)
-#pragma unroll
-            for (int j = 0; j < State::column_tiles; ++j) state.tiles[i][j] *= last;
-    }
+    // What a chunk leaves of the state's rows, by tiles of them.
+    struct Ends {
+        float last;
+        KITTENS_DEVICE four operator[](int) const { return last; }
+    };
+    KITTENS_DEVICE static Ends ends_of_state(const LaneFactors& factors) { return {decay(factors.last)}; }
 };
 
 // Of channels: what channel_prepare has left, with all decays and norms in it.
@@ -104,12 +103,7 @@ struct ChannelRows {
     KITTENS_DEVICE static void share_kept(const StateColumns&, int, four, const LaneFactors&) {}
     KITTENS_DEVICE static const OfTokens& kept_changes(const OfTokens& changes) { return changes; }
     KITTENS_DEVICE const Sum<T, 8>& kept_keys(const StateColumns&, int i, int s) const { return kept[i][s]; }
-    KITTENS_DEVICE void decay_state(State& state, const LaneFactors&) const {
-#pragma unroll
-        for (int i = 0; i < State::key_tiles; ++i)
-#pragma unroll
-            for (int j = 0; j < State::column_tiles; ++j) state.tiles[i][j] *= ends[i];
-    }
+    KITTENS_DEVICE const four* ends_of_state(const LaneFactors&) const { return ends; }
 };
 
 }  // namespace hipkittens::delta_rule

@@ -82,6 +82,12 @@ struct StateTiles {
             each(arguments, states, at.sequence, at,
                  [](global<float> from, float& element) { element = *from; });
     }
+    KITTENS_DEVICE void decay_and_add(int i, four kept, const four (&added)[column_tiles]) {
+#pragma unroll
+        for (int j = 0; j < column_tiles; ++j)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) tiles[i][j][e] = __builtin_fmaf(kept[e], tiles[i][j][e], added[j][e]);
+    }
     KITTENS_DEVICE void store(const ChunkArguments& arguments, const States& states, int64_t slot,
                               const StateColumns& at) {
         if (states.data)
