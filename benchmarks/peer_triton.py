@@ -240,9 +240,7 @@ def _router(device: str, tokens: int, experts: int, k: int) -> list[Candidate]:
     return [Candidate("AITER's moe_routing.topk", lambda: route(logits, k))]
 
 
-def _router_top1(
-    problem: Problem, device: str, tokens: int, features: int, experts: int
-) -> list[Candidate]:
+def _router_top1(problem: Problem, device: str, tokens: int, features: int, experts: int) -> list[Candidate]:
     """AITER's, at the tiles that it has for these shapes. The one expert follows, as with shared=0 of ours."""
     if tokens % 32 or features % 256:
         raise Unavailable(

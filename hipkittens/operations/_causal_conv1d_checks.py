@@ -6,7 +6,8 @@ from __future__ import annotations
 import torch
 
 from ..convolution import WIDTHS, causal_conv1d, causal_conv1d_update, in_torch
-from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Trial
+from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Table, Trial
+from ._tables import DECODED_SIZES, PROMPT_SIZES
 from ._tensors import draw
 
 
@@ -175,6 +176,7 @@ CHECKS = Checks(
             heading="Causal convolution",
             bytes=lambda problem: 4.0 * problem["batch"] * problem["channels"] * problem["tokens"],
             call=_call,
+            tables=(Table("Causal convolution of width 4, 8192 channels", "1x8192x{N}x4", PROMPT_SIZES),),
             refuse=_refuse,
         ),
         Benchmark(
@@ -185,6 +187,11 @@ CHECKS = Checks(
             heading="Causal convolution, decoding",
             bytes=lambda problem: 4.0 * problem["tokens"] * problem["channels"] * problem["width"],
             call=_call_update,
+            tables=(
+                Table(
+                    "Causal convolution of width 4 in decoding, 8192 channels", "{N}x8192x4", DECODED_SIZES
+                ),
+            ),
             refuse=_refuse,
         ),
     ),

@@ -12,5 +12,7 @@ MEMORY_BOUND_SIZES = {
 }
 # Of tokens that are decoded together, and of a prompt.
 TOKEN_SIZES = {"MI325X": (64, 8192), "MI355X": (64, 8192)}
+DECODED_SIZES = {"MI325X": (1, 64), "MI355X": (1, 64)}
+PROMPT_SIZES = {"MI325X": (1024, 4096), "MI355X": (1024, 4096)}
 TOKEN_PEERS = {"triton": {"MI325X": 8192, "MI355X": 8192}}
 MEMORY_BOUND_PEERS = {"triton": {"MI300X": 4096, "MI355X": 8192}}

@@ -19,9 +19,11 @@ from ._record import (
     Operator,
     Parity,
     ParityProblem,
+    Table,
     Trial,
 )
 from ._sharding import rowwise
+from ._tables import TOKEN_PEERS, TOKEN_SIZES
 from ._tensors import draw, with_gaps
 
 
@@ -136,6 +138,14 @@ def _checks() -> Checks:
                 heading="Router of one expert, with its product",
                 bytes=_bytes,
                 call=_call,
+                tables=(
+                    Table(
+                        "Router of one of 16 experts, with its product from 5120",
+                        "{N}x5120x16",
+                        TOKEN_SIZES,
+                        TOKEN_PEERS,
+                    ),
+                ),
             ),
         ),
     )

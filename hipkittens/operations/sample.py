@@ -17,8 +17,10 @@ from ._record import (
     Operator,
     Parity,
     ParityProblem,
+    Table,
     Trial,
 )
+from ._tables import DECODED_SIZES
 from ._tensors import draw, with_gaps
 
 
@@ -144,6 +146,7 @@ def _checks() -> Checks:
                 heading="Sampling",
                 bytes=lambda problem: 6.0 * problem["rows"] * problem["columns"],
                 call=_call,
+                tables=(Table("A token of 128,256", "{N}x128256", DECODED_SIZES),),
             ),
         ),
     )
