@@ -119,27 +119,6 @@ def _trial_of(kernel: Kernel) -> Trial:
     return _trial((row["a"], row["b"]), shape, row["scales"], workgroups=3, skip=True)
 
 
-# rows, columns, K: the smallest tiles, K that is split, and rows that begin anywhere
-_SMALL_SHAPES = ((64, 64, 128), (64, 128, 4096), (257, 129, 515), (33, 200, 320))
-_MIXED = (("bf8", "fp8"), ("fp8", "bf8"))
-_SIX_BITS = (("fp6", "fp6"), ("bf6", "bf6"))
-_FORMATS_OF_SCALES = {
-    "outer": (("fp8", "fp8"), ("i8", "i8"), *_MIXED, *_SIX_BITS),
-    "blocks": (("fp8", "fp8"),),
-    "row_blocks": (("fp8", "fp8"),),
-    "in_matrix": (("fp8", "fp8"), ("fp4", "fp4"), *_MIXED, ("fp8", "fp4"), ("bf8", "fp4"), *_SIX_BITS),
-    "of_b": (("bf16", "fp4"), ("fp8", "fp4"), ("bf8", "fp4")),
-}
-
-
-def _every_kernel():
-    for scales, pairs in _FORMATS_OF_SCALES.items():
-        for formats in pairs:
-            for shape in (*_SMALL_SHAPES, *dict.fromkeys(_LOOPED_SHAPES.values())):
-                yield _trial(formats, shape, scales)
-    yield from map(_split_trial, ("fp8", "i8"))
-
-
 def _integers(x, weight):
     """Whole numbers are their own codes."""
     one = torch.ones((), device=x.device)
@@ -225,7 +204,6 @@ CHECKS = Checks(
     sizes=_sizes,
     parity=("parity_scaled_matmul:SCALED_MATMUL", "parity_scaled_matmul:SCALED_MATMUL_FEW_BITS"),
     benchmarks=BENCHMARKS,
-    every_kernel=_every_kernel,
     exercise=lambda draw: [
         scaled_matmul(codes(20, 64, "i8"), codes(48, 64, "i8").t(), factors(20, 1), factors(1, 48))
     ],

@@ -26,7 +26,12 @@ BLOCKS = {
 
 
 @pytest.mark.parametrize(
-    "name, arch", [("mixtral", "gfx942"), ("qwen3_moe", "gfx950"), ("qwen3_next", "gfx950")]
+    "name, arch",
+    [
+        ("mixtral", "gfx942"),
+        pytest.param("qwen3_moe", "gfx950", marks=pytest.mark.slow),
+        pytest.param("qwen3_next", "gfx950", marks=pytest.mark.slow),
+    ],
 )
 def test_thirty_steps_go_the_way_of_pytorch(tmp_path, name, arch):
     """No further from PyTorch than twice what PyTorch is from itself in another order, or a rounding to bfloat16 of the loss.
