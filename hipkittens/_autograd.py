@@ -37,8 +37,7 @@ def register(
         recorded = _at_one_level(operator, backward, setup_context)
 
     def kernel(keyset, *arguments):
-        if forward_ad._current_level >= 0 and any(map(_has_tangent, arguments)):
-            raise no_forward_mode(name)
+        refuse_tangents(name, *arguments)
         if (
             recorded is not None
             and torch._C._are_functorch_transforms_active()
@@ -58,6 +57,12 @@ def no_forward_mode(name: str) -> NotImplementedError:
         f"hipkittens: {name} has no forward-mode derivative (torch.func.jvp, jacfwd, linearize, "
         "torch.autograd.forward_ad); use reverse mode (torch.func.vjp, grad, jacrev), or HIPKITTENS_BACKEND=torch"
     )
+
+
+def refuse_tangents(name: str, *arguments: Any) -> None:
+    """For arguments that a function passes to its operator as other tensors, too."""
+    if forward_ad._current_level >= 0 and any(map(_has_tangent, arguments)):
+        raise no_forward_mode(name)
 
 
 def _has_tangent(value: Any) -> bool:

@@ -11,6 +11,7 @@ import torch
 from . import _backend
 from ._arguments import check_flag, check_gets_no_gradient, check_tensor, check_whole_number
 from ._autocast import to_autocast_dtype
+from ._autograd import refuse_tangents
 from ._call import call
 from .attention import DTYPES, LARGEST_HEAD, LAYOUTS, checked_operands, window_sides
 from .quantization import dtype_of
@@ -18,6 +19,7 @@ from .quantization import dtype_of
 QUERY_BLOCK, KEY_BLOCK = 128, 64
 # What a wave has of queries, and a tile of keys: each has one factor.
 SHORTEST_BLOCKS = {"query_block": 32, "key_block": 64}
+LONGEST_BLOCK = 1 << 20
 # Of int8 and of bytes of V along a channel: a load has so many.
 _VECTOR = 16
 _LOG2_E = math.log2(math.e)
@@ -112,11 +114,11 @@ def attention_quantized(
     causal masks, window_size, layout, scale, and the LSE, which return_lse asks for, are those of `hipkittens.attention`.
 
     Operands are quantised here: q to int8 with one scale for query_block queries of a head, k to int8 with one for key_block keys of a
-    head, v to e4m3 of the target (e4m3fnuz on gfx942, e4m3fn on gfx950) with one for each channel of a head. Products of int8 are exact, sums float32, and weights are rounded to e4m3 between
-    the two products. smooth_k takes the mean over all keys from k first: softmax does not change, and what is left fits int8 better;
-    the LSE is still that of k.
+    head, v to e4m3 of the target (e4m3fnuz on gfx942, e4m3fn on gfx950) with one for each channel of a head. Products of int8 are
+    exact, sums float32, and weights are rounded to e4m3 between the two products. smooth_k takes the mean over all keys from k first:
+    softmax does not change, and what is left fits int8 better; the LSE is still that of k.
 
-    Blocks are powers of two, query_block 32 or more and key_block 64 or more. NaN or an infinity in q makes NaN of its block, in k of
+    Blocks are powers of two up to 2^20, query_block from 32 and key_block from 64 on. NaN or an infinity in q makes NaN of its block, in k of
     all that sees its block (with smooth_k, of everything of the head), in v of its channel.
 
     Quantising is done by PyTorch's operations, the attention by one kernel. No gradient: raises ValueError where one would be recorded.
@@ -226,7 +228,7 @@ def attention_of_codes(
     v        e4m3 of the target, (B, N_k, H_k, D_v); it is copied, channel by channel
     q_scale  float32 (B, H, blocks of query_block queries), k_scale (B, H_k, blocks of key_block keys), v_scale (B, H_k, D_v)
 
-    Scores of base 2 are (q . k) q_scale k_scale: the scale of the softmax and log2(e) are in q_scale. Scales of q and k are 0 or more.
+    Scores of base 2 are (q . k) q_scale k_scale: the scale of the softmax and log2(e) are in q_scale. Scales of q and k are finite, 0 or more.
     The result is of out_dtype, bfloat16 or float16, and the LSE, which return_lse asks for, that of the scores, in natural logarithm,
     float32 (B, H, N). causal, window_size and layout are those of `hipkittens.attention`. No gradient. Raises TypeError or ValueError,
     before anything is launched, for a dtype, shape, device or option without a kernel.
@@ -249,6 +251,7 @@ def attention_of_codes(
                 f"{where}: {name} has shape {tuple(value.shape)} on {value.device}; it needs 4 dimensions ({layout}) on {q.device}"
             )
     check_gets_no_gradient(where, "v", v)
+    refuse_tangents("attention_of_codes", v)
     _backend.check_device(where, "q", q)
     if layout == "bhnd":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
@@ -292,9 +295,9 @@ def _check_sizes(where: str, head_dim: int, query_block: int, key_block: int) ->
         )
     for name, value in {"query_block": query_block, "key_block": key_block}.items():
         check_whole_number(where, name, value)
-        if value < SHORTEST_BLOCKS[name] or value & value - 1:
+        if not SHORTEST_BLOCKS[name] <= value <= LONGEST_BLOCK or value & value - 1:
             raise ValueError(
-                f"{where}: {name} is {value}; it must be a power of two, {SHORTEST_BLOCKS[name]} or more"
+                f"{where}: {name} is {value}; it must be a power of two from {SHORTEST_BLOCKS[name]} to {LONGEST_BLOCK}"
             )
 
 
@@ -347,6 +350,7 @@ def _padded(rows: torch.Tensor, multiple: int, least: int = 0) -> torch.Tensor:
 
 def _in_int8(rows: torch.Tensor, block: int) -> tuple[torch.Tensor, torch.Tensor]:
     """(B, N, H, D) as int8, and the scales (B, H, blocks)."""
+    block = min(block, max(rows.shape[1], 1))
     blocks = _padded(rows, block).unflatten(1, (-1, block))
     scale = _scale_of(blocks.abs().amax((2, 4)), 127.0)
     codes = (blocks / scale[:, :, None, :, None]).round().to(torch.int8)
@@ -380,8 +384,8 @@ def in_torch(
         )
     )
     products = codes.q.to(wide).transpose(1, 2) @ k.permute(0, 2, 3, 1)
-    by_query = codes.q_scale.to(wide).repeat_interleave(query_block, 2)[..., :n_q, None]
-    by_key = k_scale.repeat_interleave(key_block, 2)[..., None, :n_k]
+    by_query = codes.q_scale.to(wide).repeat_interleave(min(query_block, max(n_q, 1)), 2)[..., :n_q, None]
+    by_key = k_scale.repeat_interleave(min(key_block, max(n_k, 1)), 2)[..., None, :n_k]
     scores = products * (by_query * by_key)
     place = torch.arange(n_q, device=products.device)[:, None] + n_k - n_q
     key = torch.arange(n_k, device=products.device)[None, :]

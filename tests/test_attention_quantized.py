@@ -330,8 +330,13 @@ def test_no_gradient(target):
     "change, error, message",
     [
         ({"layout": "thd"}, ValueError, "layout is 'thd'; allowed: bnhd, bhnd"),
-        ({"query_block": 16}, ValueError, "query_block is 16; it must be a power of two, 32 or more"),
-        ({"key_block": 96}, ValueError, "key_block is 96; it must be a power of two, 64 or more"),
+        ({"query_block": 16}, ValueError, "query_block is 16; it must be a power of two from 32 to 1048576"),
+        ({"key_block": 96}, ValueError, "key_block is 96; it must be a power of two from 64 to 1048576"),
+        (
+            {"query_block": 1 << 30},
+            ValueError,
+            "query_block is 1073741824; it must be a power of two from 32 to 1048576",
+        ),
         ({"key_block": 64.0}, TypeError, "key_block is 64.0; it must be a whole number"),
         ({"smooth_k": "no"}, TypeError, "smooth_k is 'no'; allowed: True, False"),
         ({"scale": math.inf}, ValueError, "scale is inf; it must be finite"),

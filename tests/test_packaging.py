@@ -63,7 +63,7 @@ KNOWN_SPILLS = {
     "delta_rule.channel_step_*": (0, 75, 0),
     "delta_rule.scan_*": (0, 86, 0),
     "delta_rule.channel_scan_*": (0, 55, 0),
-    "delta_rule.reverse_*": (0, 80, 0),
+    "delta_rule.reverse_*": (0, 97, 0),
     "cache.shared_scale_*": (0, 52, 0),
 }
 

@@ -63,7 +63,7 @@ def fav3_sage_wrapper_func(
     q, k, v = (rows.to(torch.bfloat16) if rows.dtype == torch.float32 else rows for rows in (q, k, v))
     blocks = _blocks(config)
     out, lse = attention_quantized(
-        q, k, v, causal=bool(causal), scale=softmax_scale or None, window_size=window_size, smooth_k=smooth_k,
+        q, k, v, causal=causal, scale=softmax_scale or None, window_size=window_size, smooth_k=smooth_k,
         layout=_layout(name, layout), return_lse=True, **blocks,
     )  # fmt: skip
     out = out.to(torch.bfloat16)
@@ -111,7 +111,7 @@ def fav3_sage_func(
         if value is not None:
             refuse(name, argument, "given", "it belongs to use_block_sparse; pass None")
     out, lse = attention_of_codes(
-        q, k, v, q_descale, k_descale, v_descale, causal=bool(causal), window_size=window_size, layout=_layout(name, layout),
+        q, k, v, q_descale, k_descale, v_descale, causal=causal, window_size=window_size, layout=_layout(name, layout),
         return_lse=True, **_blocks(config),
     )  # fmt: skip
     return out, lse if return_lse else None

@@ -27,6 +27,8 @@ _LOOPED_SHAPES = {
     (128, 128, 256): (2048, 2048, 2464),
     (32, 128, 256): (512, 512, 2464),
 }
+# Where few compute units would be busy, gfx942 takes smaller ones.
+_LOOPED_OF_GFX942 = {(64, 128, 128): (64, 38912, 1616)}
 _LOOPED_UNALIGNED = (257, 129, 1030)
 _SPLIT = (64, 128, 4096)
 
@@ -113,7 +115,8 @@ def _trial_of(kernel: Kernel) -> Trial:
     row = kernel.row
     if kernel.kind == "scaled_reduce":
         return _split_trial("i8" if row["sum"] == "i32" else "fp8")
-    shape = _LOOPED_SHAPES[tuple(int(row[size]) for size in ("tile_m", "tile_n", "tile_k"))]
+    shapes = _LOOPED_SHAPES | (_LOOPED_OF_GFX942 if kernel.target == "gfx942" else {})
+    shape = shapes[tuple(int(row[size]) for size in ("tile_m", "tile_n", "tile_k"))]
     if row["row_start"] != "vector":
         shape = _LOOPED_UNALIGNED
     return _trial((row["a"], row["b"]), shape, row["scales"], workgroups=3, skip=True)

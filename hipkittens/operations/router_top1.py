@@ -57,13 +57,17 @@ def _in_torch(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return (x @ w).max(-1, keepdim=True).values.sigmoid()
 
 
+# Of the devices that tell their kernels' share: MI300X.
+_MOST_COMPUTE_UNITS = 304
+
+
 def _trial(kernel: Kernel) -> Trial:
     """Each wave loads twice as many units of features as it has room for and one more, the last of which is cut; experts and the tokens
-    of the last workgroup do not fill their tiles. So many tokens are more than two for each compute unit."""
+    of the last workgroup do not fill their tiles. A share of more tokens than the smaller kernels have room for takes the larger."""
     row = kernel.row
     experts, tiles = 12, int(row["token_tiles"])
     features = (2 * int(row["depth"]) + 1) * 16 * 64 + 2
-    tokens = 16 * tiles + 5
+    tokens = (tiles - 1) * 16 * _MOST_COMPUTE_UNITS + 5
 
     def run():
         dtype = DTYPES[row["element"]]
