@@ -89,11 +89,12 @@ class Top1Operands {
                 for (int tile = 0; tile < config.token_tiles; ++tile)
                     into.x[tile][step][k] = is_there ? x_[tile][before] : T(0);
                 T element = T(0);
-                if (is_there && expert_ < arguments_.experts)
-                    element = ((global<const T>)
-                                   arguments_.w)[static_cast<uint64_t>(expert_) * arguments_.w_expert_step +
-                                                 static_cast<uint64_t>(before + lane_features_) *
-                                                     arguments_.w_features_step];
+                if (is_there && expert_ < arguments_.experts) {
+                    const uint64_t of_expert = static_cast<uint64_t>(expert_) * arguments_.w_expert_step,
+                                   of_feature = static_cast<uint64_t>(before + lane_features_) *
+                                                arguments_.w_features_step;
+                    element = ((global<const T>)arguments_.w)[of_expert + of_feature];
+                }
                 into.w[step][k] = element;
             }
     }

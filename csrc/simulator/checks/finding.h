@@ -53,7 +53,7 @@ class FindingList {
     void merge(const FindingList& other);
     bool empty() const { return findings_.empty(); }
     const Finding* latest() const { return latest_; }  // added and not dropped since
-    std::vector<const Finding*> ordered() const;  // by instruction
+    std::vector<const Finding*> ordered() const;       // by instruction
 
   private:
     std::map<std::tuple<uint32_t, uint32_t, const char*>, Finding> findings_;
