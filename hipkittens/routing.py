@@ -104,7 +104,8 @@ def router_top1(x: torch.Tensor, w: torch.Tensor, *, shared: int = 0) -> tuple[t
 
     x (..., K) and w (K, E) are bfloat16 or float16, both the same, E up to 1536. Returns weights (..., 1 + shared) float32,
     differentiable in x and w, and ids (..., 1 + shared) int32, as `router` describes them. Up to 16 experts take one launch, in which
-    every workgroup reads all of w; more take those of `matmul` and of `router`, which read less. Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    every workgroup reads all of w; more take those of `matmul` and of `router`, which read less. Raises TypeError or ValueError, before
+    anything is launched, for what has no kernel.
     """
     where = "hipkittens.router_top1"
     for name, value in (("x", x), ("w", w)):

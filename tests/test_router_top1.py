@@ -71,6 +71,18 @@ def test_ties_nan_and_shared(target):
     assert weights[0, 1, 0].isnan() and (weights[..., 1:] == 1).all()
 
 
+@pytest.mark.parametrize("experts_together", [True, False])
+def test_many_tokens_are_a_few_at_a_time(target, experts_together):
+    """More than 16 for each of 304 compute units take another kernel. A token's result is the same."""
+    x, w = draw(16 * 304 + 5, 72), draw(72, 11, seed=1)
+    w = w if experts_together else w.T.contiguous().T
+    weights, ids = router_top1(x, w)
+    for first in (0, 2000, len(x) - 40):
+        few = slice(first, first + 40)
+        for mine, right in zip((weights[few], ids[few]), router_top1(x[few], w), strict=True):
+            assert torch.equal(mine, right)
+
+
 def test_strides_and_no_tokens(target):
     storage, w = draw(5, 6, 70), draw(60, 12, seed=1)
     x = storage.transpose(0, 1)[..., 7:67]

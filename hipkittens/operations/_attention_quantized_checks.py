@@ -76,8 +76,8 @@ def _parity_problem(case, generator) -> ParityProblem:
             "k": drawn(n_k, key_heads, size, 2.0),
             "v": drawn(n_k, key_heads, value_size),
         },
-        ours=lambda q, k, v: attention_quantized(q, k, v, **options),
-        theirs=lambda q, k, v: _beside(q, k, v, **options),
+        ours=lambda q, k, v: attention_quantized(q.detach(), k.detach(), v.detach(), **options),
+        theirs=lambda q, k, v: _beside(q.detach(), k.detach(), v.detach(), **options),
         baseline="PyTorch in float32 on operands quantised alike; weights rounded to e4m3, results to the inputs' dtype",
         outputs=("out",),
     )

@@ -67,7 +67,7 @@ def _trial(kernel: Kernel) -> Trial:
     row = kernel.row
     experts, tiles = 12, int(row["token_tiles"])
     features = (2 * int(row["depth"]) + 1) * 16 * 64 + 2
-    tokens = (tiles - 1) * 16 * _MOST_COMPUTE_UNITS + 5
+    tokens = (2 if tiles == 1 else 16) * _MOST_COMPUTE_UNITS + 5
 
     def run():
         dtype = DTYPES[row["element"]]
