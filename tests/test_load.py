@@ -120,8 +120,8 @@ def test_a_function_launches_kernels_of_its_folders_alone(function):
     def tensor(*shape, dtype=torch.bfloat16):
         return torch.zeros(shape, dtype=dtype)
 
-    arguments = function.arguments(tensor, torch.bfloat16)
     with hipkittens.simulate("gfx950"):
+        arguments = function.arguments(tensor, torch.bfloat16)
         _simulator.record_launches(True)
         try:
             function.function(*arguments, **function.options)
