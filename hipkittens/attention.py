@@ -13,6 +13,7 @@ from . import _backend
 from ._arguments import check_flag, check_probability, check_tensor, number
 from ._autocast import to_autocast_dtype
 from ._call import call
+from ._hidden_keys import distances, hidden_keys
 from ._score_terms import check_score_terms, log_sum_with_sinks, with_terms
 
 DTYPES = (torch.bfloat16, torch.float16)
@@ -120,8 +121,7 @@ def attention(
     Raises TypeError or ValueError, before anything is launched, for a dtype, shape, device or option without a kernel.
     """
     where = "hipkittens.attention"
-    if layout not in LAYOUTS:
-        raise ValueError(f"{where}: layout is {layout!r}; allowed: {', '.join(LAYOUTS)}")
+    check_layout(where, layout)
     q, k, v = to_autocast_dtype(q, k, v)
     scale, left, right = checked_operands(
         where, q, k, v, layout, scale, causal, window_size, dropout_p, deterministic
@@ -264,6 +264,11 @@ def attention_varlen(
             dropout_p, seed, sinks, float(softcap), _as_kernels_read(alibi_slopes),
         )  # fmt: skip
     return (out, lse) if return_lse else out
+
+
+def check_layout(where: str, layout: str) -> None:
+    if layout not in LAYOUTS:
+        raise ValueError(f"{where}: layout is {layout!r}; allowed: {', '.join(LAYOUTS)}")
 
 
 def scale_or_default(where: str, scale: float | None, q: torch.Tensor) -> float:
@@ -446,15 +451,9 @@ def _in_torch(
     group = q.shape[2] // k.shape[2]
     k, v = (tensor.repeat_interleave(group, dim=2).float().transpose(1, 2) for tensor in (k, v))
     scores = scale * q.float().transpose(1, 2) @ k.mT
-    place = torch.arange(q.shape[1], device=q.device)[:, None] + k.shape[2] - q.shape[1]
-    key = torch.arange(k.shape[2], device=q.device)[None, :]
-    scores = with_terms(scores, place - key, softcap, alibi_slopes)
-    right = min(right, 0) if causal and right >= 0 else 0 if causal else right
-    hidden = torch.zeros(q.shape[1], k.shape[2], dtype=torch.bool, device=q.device)
-    if left >= 0:
-        hidden |= key < place - left
-    if right >= 0:
-        hidden |= key > place + right
+    distance = distances(q.shape[1], k.shape[2], q.device)
+    scores = with_terms(scores, distance, softcap, alibi_slopes)
+    hidden = hidden_keys(distance, causal, left, right)
     lse = scores.masked_fill(hidden, float("-inf")).logsumexp(-1)
     of_all = log_sum_with_sinks(lse, sinks)
     weights = (

@@ -16,6 +16,7 @@ from ._arguments import (
     check_whole_number,
 )
 from ._call import call
+from ._hidden_keys import distances, hidden_keys
 from ._paged_sequences import (
     DTYPES,
     check_cache,
@@ -422,24 +423,20 @@ def paged_in_torch(
         count = end - begin
         if count == 0 or length == 0:
             continue
-        place = torch.arange(count, device=q.device)[:, None] + length - count
-        key = torch.arange(length, device=q.device)[None]
-        hidden = torch.zeros(count, length, dtype=torch.bool, device=q.device)
-        if left >= 0:
-            hidden |= key < place - left
-        if causal or right >= 0:
-            hidden |= key > place + (0 if causal else right)
+        distance = distances(count, length, q.device)
+        hidden = hidden_keys(distance, causal, left, right)
         seen = ~hidden.all(0)
-        blocks = block_table[sequence, key[0] // block_size].long()
+        key = torch.arange(length, device=q.device)
+        blocks = block_table[sequence, key // block_size].long()
         blocks = torch.where(seen, blocks, blocks[seen][:1] if bool(seen.any()) else 0)
         k, v = (
-            rows_at(cache, blocks, key[0] % block_size).to(wide).repeat_interleave(group, 1).transpose(0, 1)
+            rows_at(cache, blocks, key % block_size).to(wide).repeat_interleave(group, 1).transpose(0, 1)
             for cache in (k_cache, v_cache)
         )
         k, v = (
             each
             if given is None
-            else each * _scale_of(given, sequence, blocks, key[0] % block_size, group).to(wide)
+            else each * _scale_of(given, sequence, blocks, key % block_size, group).to(wide)
             for each, given in ((k, k_scale), (v * value_factor, v_scale))
         )
         # Keys that nobody sees are not used, NaN neither.
@@ -448,7 +445,7 @@ def paged_in_torch(
         slopes = (
             alibi_slopes[sequence] if alibi_slopes is not None and alibi_slopes.dim() == 2 else alibi_slopes
         )
-        scores = with_terms(scores, place - key, softcap, slopes)
+        scores = with_terms(scores, distance, softcap, slopes)
         scores = scores.masked_fill(hidden, float("-inf"))
         sums = scores.logsumexp(-1)
         with_sinks = log_sum_with_sinks(sums, sinks)

@@ -13,7 +13,8 @@ from ._arguments import check_flag, check_gets_no_gradient, check_tensor, check_
 from ._autocast import to_autocast_dtype
 from ._autograd import refuse_tangents
 from ._call import call
-from .attention import DTYPES, LARGEST_HEAD, LAYOUTS, checked_operands, window_sides
+from ._hidden_keys import distances, hidden_keys
+from .attention import DTYPES, LARGEST_HEAD, check_layout, checked_operands, window_sides
 from .quantization import dtype_of
 
 QUERY_BLOCK, KEY_BLOCK = 128, 64
@@ -118,15 +119,14 @@ def attention_quantized(
     exact, sums float32, and weights are rounded to e4m3 between the two products. smooth_k takes the mean over all keys from k first:
     softmax does not change, and what is left fits int8 better; the LSE is still that of k.
 
-    Blocks are powers of two up to 2^20, query_block from 32 and key_block from 64 on. NaN or an infinity in q makes NaN of its block, in k of
-    all that sees its block (with smooth_k, of everything of the head), in v of its channel.
+    Blocks are powers of two up to 2^20, query_block from 32 and key_block from 64 on. NaN or an infinity in q makes NaN of its block, in
+    k of all that sees its block (with smooth_k, of everything of the head), in v of its channel.
 
     Quantising is done by PyTorch's operations, the attention by one kernel. No gradient: raises ValueError where one would be recorded.
     Raises TypeError or ValueError, before anything is launched, for a dtype, shape, device or option without a kernel.
     """
     where = "hipkittens.attention_quantized"
-    if layout not in LAYOUTS:
-        raise ValueError(f"{where}: layout is {layout!r}; allowed: {', '.join(LAYOUTS)}")
+    check_layout(where, layout)
     q, k, v = to_autocast_dtype(q, k, v)
     scale, left, right = checked_operands(where, q, k, v, layout, scale, causal, window_size, 0.0, None)
     for name, value in {"q": q, "k": k, "v": v}.items():
@@ -228,14 +228,13 @@ def attention_of_codes(
     v        e4m3 of the target, (B, N_k, H_k, D_v); it is copied, channel by channel
     q_scale  float32 (B, H, blocks of query_block queries), k_scale (B, H_k, blocks of key_block keys), v_scale (B, H_k, D_v)
 
-    Scores of base 2 are (q . k) q_scale k_scale: the scale of the softmax and log2(e) are in q_scale. Scales of q and k are finite, 0 or more.
-    The result is of out_dtype, bfloat16 or float16, and the LSE, which return_lse asks for, that of the scores, in natural logarithm,
+    Scores of base 2 are (q . k) q_scale k_scale: the scale of the softmax and log2(e) are in q_scale. Scales of q and k are finite, 0 or
+    more. The result is of out_dtype, bfloat16 or float16, and the LSE, which return_lse asks for, that of the scores, in natural logarithm,
     float32 (B, H, N). causal, window_size and layout are those of `hipkittens.attention`. No gradient. Raises TypeError or ValueError,
     before anything is launched, for a dtype, shape, device or option without a kernel.
     """
     where = "hipkittens.attention_of_codes"
-    if layout not in LAYOUTS:
-        raise ValueError(f"{where}: layout is {layout!r}; allowed: {', '.join(LAYOUTS)}")
+    check_layout(where, layout)
     if out_dtype not in DTYPES:
         raise TypeError(f"{where}: out_dtype is {out_dtype}; allowed: {', '.join(map(str, DTYPES))}")
     check_flag(where, "causal", causal)
@@ -387,14 +386,7 @@ def in_torch(
     by_query = codes.q_scale.to(wide).repeat_interleave(min(query_block, max(n_q, 1)), 2)[..., :n_q, None]
     by_key = k_scale.repeat_interleave(min(key_block, max(n_k, 1)), 2)[..., None, :n_k]
     scores = products * (by_query * by_key)
-    place = torch.arange(n_q, device=products.device)[:, None] + n_k - n_q
-    key = torch.arange(n_k, device=products.device)[None, :]
-    right = min(right, 0) if causal and right >= 0 else 0 if causal else right
-    hidden = torch.zeros(n_q, n_k, dtype=torch.bool, device=products.device)
-    if left >= 0:
-        hidden |= key < place - left
-    if right >= 0:
-        hidden |= key > place + right
+    hidden = hidden_keys(distances(n_q, n_k, products.device), causal, left, right)
     scores = scores.masked_fill(hidden, float("-inf"))
     if n_k == 0:
         largest = scores.new_full((*scores.shape[:-1], 1), float("-inf"))
