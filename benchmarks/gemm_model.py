@@ -16,11 +16,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from hipkittens._timing import DEVICES, ModelledLaunch, timing
-from tests.kernels.gemm_plan import ROWS, SCALED_ROWS, Problem, Scale, kernel, make_plan, shape
+from tests.kernels.gemm_plan import ROWS, SCALED_ROWS, Problem, Scale, kernel, make_plan, shape, stored
 
 # The last two words of GemmArguments::order (csrc/kernels/gemm/arguments.h): xcd_chunk, window_rows; padding follows.
 _ORDER, _ORDER_AT = struct.Struct("<2I"), 132
-_BITS = {"bf16": 16, "fp8": 8, "bf8": 8, "i8": 8, "fp6": 6, "bf6": 6, "fp4": 4}
+# Of what a format has in memory, which `stored` counts; others have bytes.
+_STORED_BYTES = {"bf16": 2, "fp6": 4, "bf6": 4}
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Tile:
     @property
     def has_16_bits(self) -> bool:
         """Of an element of either operand."""
-        return max(_BITS[self.a], _BITS[self.b]) == 16
+        return "bf16" in (self.a, self.b)
 
 
 def tiles(target: str, formats: Sequence[tuple[str, str]] | None = None) -> list[Tile]:
@@ -87,9 +88,8 @@ def described(target: str, tile: str, m: int, n: int, k: int, orientation: str =
 
 
 def bytes_of_rows(element: str, rows: int, k: int) -> int:
-    """Of an operand whose rows run along K: those of 6-bit codes are padded to 128 of them."""
-    padded = -(-k // 128) * 128 if _BITS[element] == 6 else k
-    return rows * padded * _BITS[element] // 8
+    """Of an operand whose rows run along K."""
+    return rows * stored(element, k) * _STORED_BYTES.get(element, 1)
 
 
 def scale_strides(scales: str, side: str, k: int) -> tuple[int, int, int] | None:
