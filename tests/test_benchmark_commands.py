@@ -14,6 +14,7 @@ BENCHMARKS = ROOT / "benchmarks"
 # Options that make it short; exit codes that are an answer; and a word of what it prints, on either stream.
 SHORTEST = {
     "attention": (["--target=gfx950", "--length=130", "--heads=2", "--key-heads=1"], (0,), "forward"),
+    "bandwidth": (["--only=mul_add", "--devices=MI300X"], (0,), "share"),
     "gemm_order": (["--sizes=512", "--k=256"], (0,), "TFLOP/s"),
     "gemm_plan": (["--target=gfx942", "--tile=32x64x64"], (0,), "32, 64, 64"),
     "launch": (["--repeat=1"], (0,), "operator_us"),

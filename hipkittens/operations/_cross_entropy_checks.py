@@ -142,7 +142,7 @@ def _call_linear(problem, device):
         for of in ("rows", "classes")
     )
     target = torch.zeros(problem["rows"], dtype=torch.int64, device=device)
-    return lambda: linear_cross_entropy(x, weight, target)
+    return lambda: torch.autograd.grad(linear_cross_entropy(x, weight, target), (x, weight))
 
 
 _SIZES = dict.fromkeys(DEVICES, (32000, 128256))

@@ -157,6 +157,7 @@ CHECKS = Checks(
                 * (problem["M"] * problem["K"] + problem["N"] * problem["K"] + problem["M"] * problem["N"])
             ),
             flops=lambda problem: 2.0 * _products(problem) * problem["M"] * problem["N"] * problem["K"],
+            bits=8,
             call=_call,
             training=True,
         ),

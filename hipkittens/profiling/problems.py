@@ -61,8 +61,8 @@ class Problem:
 
     @cached_property
     def size(self) -> int:
-        """What a plot has along its axis: N of a product or a sequence, columns of a norm, tokens of a router."""
-        return next(self[name] for name in ("columns", "N", "tokens") if name in self.extents)
+        """What a plot has along its axis: N of a product or a sequence, columns of a norm, tokens of a router, classes of a loss."""
+        return next(self[name] for name in ("columns", "N", "tokens", "classes") if name in self.extents)
 
     @cached_property
     def flops(self) -> float | None:

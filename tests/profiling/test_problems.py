@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: MIT
 """The syntax of --shapes, and what the problems count."""
 
+import re
+
 import pytest
 
-from hipkittens.profiling import limits, problems, published
+from hipkittens import _timing
+from hipkittens.profiling import bench, limits, problems, published
 
 WRONG = {
     ("gemm", "256x256"): "'256x256' is not MxNxK, such as 4096x4096x4096",
@@ -69,3 +72,35 @@ def test_published_figures_are_found_and_parse():
     for operation, _, _, shape in published._rows():
         (one,) = problems.parse_shapes(operation, shape)
         assert one.shape == shape
+
+
+MOST = 64
+FEWER = {"B": 2, "H": 8, "K": 8, "G": 4}
+
+
+def small(operation):
+    """The example that errors quote, with smaller numbers."""
+
+    def smaller(letter, number):
+        return f"{letter}{min(int(number), FEWER.get(letter, MOST))}"
+
+    text = re.sub(r"([A-Z]?)(\d+)", lambda part: smaller(*part.groups()), problems.SYNTAX[operation].example)
+    return problems.parse_shapes(operation, text)[0]
+
+
+def matrix_operations(launches, device, bits):
+    """What the matrix units can have done in the time for which they were busy."""
+    value = {row["name"]: row["value"] for row in _timing.parameters(device)}
+    rate = limits.MATRIX_RATE[_timing.DEVICES[device]] * value["xcds"] * value["compute_units_per_xcd"]
+    return sum(launch.busy["matrix"] * launch.cycles for launch in launches) * rate * 16 / bits
+
+
+@pytest.mark.parametrize("operation", problems.OPERATIONS)
+def test_a_call_does_what_its_problem_counts(operation):
+    """Every kernel that the count stands for is launched: no product is counted that only a gradient would do."""
+    problem = small(operation)
+    device = "MI355X"  # whose matrix instructions take every format
+    launches = bench.modelled_launches(device, problem.call(), values=problem.chained)
+    assert launches and problem.size > 0
+    if problem.flops is not None:
+        assert matrix_operations(launches, device, problem.bits) >= problem.flops * (1 - 1e-6)
