@@ -73,7 +73,8 @@ KITTENS_DEVICE kittens::vec<uint8_t, 8> codes_of(kittens::eight scaled, CacheCod
     kittens::vec<uint32_t, 2> codes = 0u;
     if (code == CacheCode::int8) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) codes[i / 4] |= quantize::int8(scaled[i], false) << 8 * (i % 4);
+        for (int i = 0; i < 8; ++i)
+            codes[i / 4] |= quantize::int8(scaled[i] == scaled[i] ? scaled[i] : 0.0f, false) << 8 * (i % 4);
     } else {
 #pragma unroll
         for (int i = 0; i < 8; ++i) scaled[i] = kittens::clamped(scaled[i], kittens::largest_fp8);

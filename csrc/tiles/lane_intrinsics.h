@@ -127,7 +127,7 @@ KITTENS_DEVICE float smaller(float x, float y) { return __builtin_fminf(x, y); }
 // Of what is not negative: the larger one, and NaN if one of them is NaN, which has the larger bits.
 KITTENS_DEVICE float larger_or_nan(float x, float y) {
     const uint32_t a = __builtin_bit_cast(uint32_t, x), b = __builtin_bit_cast(uint32_t, y);
-    return __builtin_bit_cast(float, a > b ? a : b);
+    return __builtin_bit_cast(float, __builtin_elementwise_max(a, b));  // a choice would be two instructions
 }
 
 // The one in the middle; which one with a NaN among them is the hardware's choice.
@@ -151,6 +151,11 @@ KITTENS_DEVICE vec<float, 2> unpack_fp8(uint32_t word) {
 template <int byte>
 KITTENS_DEVICE uint32_t unpack_fp4(uint32_t word, float scale) {
     return __builtin_bit_cast(uint32_t, __builtin_amdgcn_cvt_scalef32_pk_bf16_fp4(word, scale, byte));
+}
+// Two floats as e2m1 in a byte of a word whose other bytes stay, ties to even; what is beyond 6 is 6 (gfx950).
+template <int byte>
+KITTENS_DEVICE uint32_t pack_fp4(float first, float second, uint32_t other) {
+    return __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(other, first, second, 1.0f, byte);
 }
 // Two floats as f16 in one register, toward zero.
 KITTENS_DEVICE uint32_t pack_f16_toward_zero(float first, float second) {

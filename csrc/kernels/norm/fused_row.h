@@ -263,8 +263,8 @@ class FusedRow {
                 scale = quantize::scale_of(
                     codes, kittens::combine_group(quantize::largest_magnitude(value), codes.group_lanes,
                                                   kittens::larger_or_nan));
-                const uint32_t group_columns = codes.group_lanes * 8, group = column / group_columns;
-                if (column % group_columns == 0 && group < codes.padded_groups)
+                const uint32_t group = quantize::group_of(codes, column);
+                if (quantize::begins_group(codes, column) && group < codes.padded_groups)
                     store_scale_or_padding(codes, scale, group < codes.groups, row_, group);
             }
             if (column < codes.columns)

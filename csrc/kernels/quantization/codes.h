@@ -9,12 +9,6 @@ namespace hipkittens::quantize {
 
 using kittens::eight;
 
-// NaN stays.
-KITTENS_DEVICE float clamped(float value, float largest) {
-    const float inside = kittens::median(value, -largest, largest);
-    return value != value ? value : inside;
-}
-
 KITTENS_DEVICE float largest_magnitude(eight values) {
     float result = 0;
 #pragma unroll
@@ -26,7 +20,7 @@ KITTENS_DEVICE float largest_magnitude(eight values) {
 template <class T>
 KITTENS_DEVICE float largest_raw_magnitude(kittens::raw_eight<T> values) {
     if constexpr (!kittens::is_16bit<T>) {
-        return largest_magnitude(values);
+        return largest_magnitude(kittens::widened(values));
     } else {
         const auto bits = __builtin_bit_cast(kittens::vec<uint16_t, 8>, values) & uint16_t{0x7fff};
         const kittens::vec<uint16_t, 4> four = __builtin_elementwise_max(bits.lo, bits.hi);
@@ -36,12 +30,13 @@ KITTENS_DEVICE float largest_raw_magnitude(kittens::raw_eight<T> values) {
     }
 }
 
-// The scale, for memory, and what values are multiplied by.
+// The scale, for memory, and what values are multiplied by. finite: no product of what has the scale with `inverse` is NaN.
 struct Scale {
     float value, inverse;
     uint32_t byte;  // of e8m0
+    bool finite = false;
 };
-KITTENS_DEVICE Scale scale_of(const QuantizeArguments& arguments, float magnitude) {
+KITTENS_DEVICE Scale scale_of_magnitude(const QuantizeArguments& arguments, float magnitude) {
     if (arguments.powers) {
         const uint32_t bits = __builtin_bit_cast(uint32_t, magnitude), mantissa = bits & 0x7fffff;
         int byte = static_cast<int>(bits >> 23) - arguments.power_exponent +
@@ -57,31 +52,53 @@ KITTENS_DEVICE Scale scale_of(const QuantizeArguments& arguments, float magnitud
     const float value = bounded / arguments.largest;
     return {value, 1 / value, 0};
 }
+KITTENS_DEVICE Scale scale_of(const QuantizeArguments& arguments, float magnitude) {
+    Scale scale = scale_of_magnitude(arguments, magnitude);
+    // Neither is infinite or NaN, or their product is.
+    scale.finite = magnitude * scale.inverse < __builtin_inff();
+    return scale;
+}
 
-// Codes are 0, 1, 2, ... steps of 1/2 up to 2, of 1 up to 4 and of 2 up to 6, and parity is that of the number of steps. The line
-// of each piece lies below those of the others where its step is the code's, so the least of the rounded ones is the code. NaN has
-// code 0.
-template <bool ties_away>
-KITTENS_DEVICE uint32_t e2m1(float value) {
-    const float magnitude = kittens::absolute_value(value);
-    const auto whole = [](float steps) {
-        return ties_away ? __builtin_roundf(steps) : __builtin_rintf(steps);
-    };
-    const float least = kittens::smaller(whole(2 * magnitude),
-                                         kittens::smaller(whole(magnitude) + 2, whole(0.5f * magnitude) + 4));
-    const uint32_t code = static_cast<uint32_t>(kittens::smaller(least, 7.0f));
-    return (magnitude == magnitude ? code : 0) | (__builtin_bit_cast(uint32_t, value) >> 31) << 3;
+// Codes are 0, 1, 2, ... steps of 1/2 up to 2, of 1 up to 4 and of 2 up to 6, and parity is that of the number of steps. 2^22 times
+// the power of two below a magnitude has the code's step as its last place, so that the sum of the two has the number of steps in its
+// last bits, which begin with each power of two 2 below the code.
+KITTENS_DEVICE uint32_t e2m1_to_even(float magnitude) {
+    const float bounded = kittens::smaller(magnitude, 6.0f);
+    constexpr uint32_t exponent_bits = 0x7f800000, one = 0x3f800000;
+    const uint32_t power =
+        __builtin_elementwise_max(__builtin_bit_cast(uint32_t, bounded) & exponent_bits, one);
+    const float sum = __builtin_fmaf(__builtin_bit_cast(float, power), 0x1p22f, bounded);
+    return __builtin_bit_cast(uint32_t, sum) - power - (22u << 23) + ((power - one) >> 22);
+}
+// The line of each piece lies below those of the others where its step is the code's, so the least of the rounded ones is the code.
+KITTENS_DEVICE uint32_t e2m1_away(float magnitude) {
+    const float least = kittens::smaller(
+        __builtin_roundf(2 * magnitude),
+        kittens::smaller(__builtin_roundf(magnitude) + 2, __builtin_roundf(0.5f * magnitude) + 4));
+    return static_cast<uint32_t>(kittens::smaller(least, 7.0f));
 }
 template <bool ties_away>
 KITTENS_DEVICE uint32_t e2m1_word(eight values) {
     uint32_t word = 0;
+    if constexpr (kittens::target.scaled_conversions && !ties_away) {
+        word = kittens::pack_fp4<0>(values[0], values[1], word);
+        word = kittens::pack_fp4<1>(values[2], values[3], word);
+        word = kittens::pack_fp4<2>(values[4], values[5], word);
+        return kittens::pack_fp4<3>(values[6], values[7], word);
+    }
 #pragma unroll
-    for (int i = 0; i < 8; ++i) word |= e2m1<ties_away>(values[i]) << 4 * i;
+    for (int i = 0; i < 8; ++i) {
+        const float value = values[i];  // a bit cast of a vector's element would take the first one's bits
+        const float magnitude = kittens::absolute_value(value);
+        const uint32_t code = ties_away ? e2m1_away(magnitude) : e2m1_to_even(magnitude),
+                       sign = __builtin_bit_cast(uint32_t, value) >> 31;
+        word |= code << 4 * i | sign << (4 * i + 3);
+    }
     return word;
 }
 
 // 6 bits, ties to even: `fraction` of them behind the leading one of numbers from 2^least on, below which steps are even. Of what is not
-// above the largest code; NaN has code 0.
+// above the largest code.
 template <int fraction, int least>
 KITTENS_DEVICE uint32_t float6(float value) {
     const float magnitude = kittens::absolute_value(value);
@@ -92,21 +109,29 @@ KITTENS_DEVICE uint32_t float6(float value) {
                     smallest = 1.0f / (1 << (least < 0 ? -least : 0));
     const uint32_t code = magnitude < smallest ? static_cast<uint32_t>(__builtin_rintf(magnitude * one))
                                                : rounded - ((126 + least) << fraction);
-    return (magnitude == magnitude ? code : 0) | (__builtin_bit_cast(uint32_t, value) >> 31) << 5;
+    return code | (__builtin_bit_cast(uint32_t, value) >> 31) << 5;
 }
 
 KITTENS_DEVICE bool is_6_bits(Code code) { return code == Code::e2m3 || code == Code::e3m2; }
 
+// Not of NaN.
 KITTENS_DEVICE uint32_t int8(float value, bool toward_zero) {
     const float whole = toward_zero ? __builtin_truncf(value) : __builtin_rintf(value);
-    // A comparison with NaN is false, and the conversion then gives 0.
-    return static_cast<uint32_t>(static_cast<int32_t>(clamped(whole, 127.0f))) & 0xff;
+    return static_cast<uint32_t>(static_cast<int32_t>(kittens::median(whole, -127.0f, 127.0f))) & 0xff;
 }
 
-// The codes of eight values: 8 bytes, or the first 4 of e2m1 and the first 6 of codes of 6 bits.
+// The codes of eight values: 8 bytes, or the first 4 of e2m1 and the first 6 of codes of 6 bits. NaN is NaN where the code has one, and
+// else a zero.
 KITTENS_DEVICE kittens::vec<uint32_t, 2> codes_of(const QuantizeArguments& arguments, eight values,
                                                   const Scale& scale) {
     values *= scale.inverse;
+    const bool has_nan = arguments.code == Code::fp8 || arguments.code == Code::bf8;
+    // Of the whole wave: what NaN takes costs the lanes without one, too.
+    const bool finite = !kittens::any_lane(!scale.finite);
+    if (!finite && !has_nan)
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+            if (values[i] != values[i]) values[i] = __builtin_copysignf(0.0f, values[i]);
     kittens::vec<uint32_t, 2> words = 0u;
     if (arguments.code == Code::e2m1) {
         words[0] = arguments.other_rounding ? e2m1_word<true>(values) : e2m1_word<false>(values);
@@ -114,7 +139,7 @@ KITTENS_DEVICE kittens::vec<uint32_t, 2> codes_of(const QuantizeArguments& argum
         uint64_t all = 0;
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            const float value = clamped(values[i], arguments.largest);
+            const float value = kittens::median(values[i], -arguments.largest, arguments.largest);
             const uint64_t code = arguments.code == Code::e2m3 ? float6<3, 0>(value) : float6<2, -2>(value);
             all |= code << 6 * i;
         }
@@ -124,7 +149,10 @@ KITTENS_DEVICE kittens::vec<uint32_t, 2> codes_of(const QuantizeArguments& argum
         for (int i = 0; i < 8; ++i) words[i / 4] |= int8(values[i], arguments.other_rounding) << 8 * (i % 4);
     } else {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) values[i] = clamped(values[i], arguments.largest);
+        for (int i = 0; i < 8; ++i) {
+            const float inside = kittens::median(values[i], -arguments.largest, arguments.largest);
+            values[i] = finite || values[i] == values[i] ? inside : values[i];
+        }
         const bool fp8 = arguments.code == Code::fp8;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -161,6 +189,15 @@ KITTENS_DEVICE void store_codes(const QuantizeArguments& arguments, kittens::vec
         for (uint32_t i = 0; i < 8; ++i)
             if (i < length) bytes[i] = static_cast<char>(words[i / 4] >> 8 * (i % 4));
     }
+}
+
+// The group of a column, and whether it is the group's first. A group has a power of two of columns, which the
+// compiler does not know: it would divide.
+KITTENS_DEVICE uint32_t group_of(const QuantizeArguments& arguments, uint32_t column) {
+    return column >> __builtin_ctz(arguments.group_lanes * columns_of_thread);
+}
+KITTENS_DEVICE bool begins_group(const QuantizeArguments& arguments, uint32_t column) {
+    return (column & (arguments.group_lanes * columns_of_thread - 1)) == 0;
 }
 
 // Where the scale of row y and group x lies among shuffled ones: blocks of 32 rows and 8 groups of 256 bytes, in which bit 0 is the

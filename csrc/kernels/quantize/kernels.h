@@ -16,8 +16,8 @@ using kittens::buffer;
 // The gated activation, rounded as if it went to memory in between: the codes are those of its tensor.
 // load_bias gives the eight columns of the bias from x's or from other's first on.
 template <class T, class Load>
-KITTENS_DEVICE eight gated(const QuantizeArguments& arguments, eight gate, eight other,
-                           const Load& load_bias) {
+KITTENS_DEVICE kittens::raw_eight<T> gated(const QuantizeArguments& arguments, eight gate, eight other,
+                                           const Load& load_bias) {
     if (arguments.bias) {
         gate += load_bias(0);
         other += load_bias(arguments.columns);
@@ -31,7 +31,7 @@ KITTENS_DEVICE eight gated(const QuantizeArguments& arguments, eight gate, eight
                                                                   arguments.limit)
                        .value;
     });
-    return kittens::widened(__builtin_convertvector(y, kittens::raw_eight<T>));
+    return __builtin_convertvector(y, kittens::raw_eight<T>);
 }
 
 // The row of `smooth` that a row has: null where it has none.
@@ -78,8 +78,9 @@ struct RowKernel {
         const auto load = [&](uint32_t at) {
             const eight values = kittens::load_eight<T>(row_of(arguments.x), at, wide);
             if constexpr (config.gated)
-                return gated<T>(arguments, values, kittens::load_eight<T>(row_of(arguments.other), at, wide),
-                                bias_at(at));
+                return kittens::widened(gated<T>(arguments, values,
+                                                 kittens::load_eight<T>(row_of(arguments.other), at, wide),
+                                                 bias_at(at)));
             return smoothed(values, at);
         };
         const auto load_held = [&](const StridedRows& of, Raw(&into)[config.chunks]) {
@@ -97,10 +98,8 @@ struct RowKernel {
             load_held(arguments.other, others);
 #pragma unroll
             for (int c = 0; c < config.chunks; ++c)
-                held[c] =
-                    __builtin_convertvector(gated<T>(arguments, kittens::widened(held[c]),
-                                                     kittens::widened(others[c]), bias_at(column + c * step)),
-                                            Raw);
+                held[c] = gated<T>(arguments, kittens::widened(held[c]), kittens::widened(others[c]),
+                                   bias_at(column + c * step));
         }
         float magnitude = 0;
 #pragma unroll
@@ -133,8 +132,8 @@ KITTENS_DEVICE RowColumns<T> columns_of(const QuantizeArguments& arguments, uint
             arguments.columns, arguments.aligned != 0};
 }
 template <bool is_gated, class T>
-KITTENS_DEVICE eight load(const QuantizeArguments& arguments, const RowColumns<T>& columns) {
-    if (columns.none()) return 0.0f;
+KITTENS_DEVICE kittens::raw_eight<T> load(const QuantizeArguments& arguments, const RowColumns<T>& columns) {
+    if (columns.none()) return T();
     const auto part = [&](const StridedRows& of) {
         return columns.load_raw(of.data, of.offset(columns.row, arguments.rows));
     };
@@ -144,7 +143,7 @@ KITTENS_DEVICE eight load(const QuantizeArguments& arguments, const RowColumns<T
         return gated<T>(arguments, kittens::widened(values), kittens::widened(other),
                         [&](uint32_t first) { return columns.load(arguments.bias, first); });
     }
-    return kittens::widened(values);
+    return values;
 }
 template <class T>
 KITTENS_DEVICE void store(const QuantizeArguments& arguments, const RowColumns<T>& columns, eight values,
@@ -160,7 +159,9 @@ template <GateConfig config, class Place>
 KITTENS_DEVICE void quantize_groups(const QuantizeArguments& arguments, const Place& place) {
     using T = typename element_of<config.element>::value;
     const auto columns = columns_of<T>(arguments, kittens::workgroup_id_x());
-    eight values = load<config.gated>(arguments, columns);
+    const auto raw = load<config.gated>(arguments, columns);
+    float magnitude = largest_raw_magnitude<T>(raw);
+    eight values = kittens::widened(raw);
     const uint32_t row = place(columns.row);
     if constexpr (!config.gated)
         if (arguments.smooth && !columns.none()) {
@@ -169,13 +170,13 @@ KITTENS_DEVICE void quantize_groups(const QuantizeArguments& arguments, const Pl
             const auto of = RowColumns<float>::at(columns.row, columns.first, arguments.rows.all,
                                                   arguments.columns, true);
             values = factors ? values * of.load(factors, 0) : eight(0.0f);
+            magnitude = largest_magnitude(values);
         }
-    const Scale scale = scale_of(
-        arguments,
-        kittens::combine_group(largest_magnitude(values), arguments.group_lanes, kittens::larger_or_nan));
+    const Scale scale =
+        scale_of(arguments, kittens::combine_group(magnitude, arguments.group_lanes, kittens::larger_or_nan));
     store(arguments, columns, values, scale);
-    if (kittens::thread_id() % arguments.group_lanes != 0 || columns.row >= arguments.padded_rows) return;
-    const uint32_t group = columns.first / (arguments.group_lanes * 8);
+    if (!begins_group(arguments, columns.first) || columns.row >= arguments.padded_rows) return;
+    const uint32_t group = group_of(arguments, columns.first);
     constexpr Scale one = {1, 1, 127};  // of padding, which matrix instructions read
     const bool there = columns.row < arguments.rows.all && group < arguments.groups;
     store_scale(arguments, there ? scale : one, row, group);
@@ -242,11 +243,10 @@ struct BlockKernel {
         Raw held[turns];
         float magnitude = 0;
 #pragma unroll
-        for (uint32_t turn = 0; turn < turns; ++turn)
-            held[turn] = __builtin_convertvector(load<false>(arguments, place(turn)), Raw);
+        for (uint32_t turn = 0; turn < turns; ++turn) held[turn] = load<false>(arguments, place(turn));
 #pragma unroll
         for (uint32_t turn = 0; turn < turns; ++turn)
-            magnitude = kittens::larger_or_nan(magnitude, largest_magnitude(kittens::widened(held[turn])));
+            magnitude = kittens::larger_or_nan(magnitude, largest_raw_magnitude<T>(held[turn]));
         const Scale scale = scale_of(arguments, Reduction(lds).magnitude(magnitude));
         if (kittens::thread_id() == 0) store_scale(arguments, scale, row_of_blocks, column_of_blocks);
 #pragma unroll
@@ -266,7 +266,7 @@ struct MaximumKernel {
         float magnitude = 0;
         for (uint32_t group = kittens::workgroup_id_x(); group < all; group += arguments.maxima_count)
             magnitude = kittens::larger_or_nan(
-                magnitude, largest_magnitude(load<false>(arguments, columns_of<T>(arguments, group))));
+                magnitude, largest_raw_magnitude<T>(load<false>(arguments, columns_of<T>(arguments, group))));
         magnitude = Reduction(lds).magnitude(magnitude);
         if (kittens::thread_id() == 0) arguments.maxima[kittens::workgroup_id_x()] = magnitude;
     }
@@ -281,7 +281,7 @@ struct TensorKernel {
 
     KITTENS_DEVICE static void run(const QuantizeArguments& arguments, kittens::shared_byte* lds) {
         const auto columns = columns_of<T>(arguments, kittens::workgroup_id_x());
-        const eight values = load<config.gated>(arguments, columns);
+        const eight values = kittens::widened(load<config.gated>(arguments, columns));
         Scale scale;
         if (arguments.given) {
             scale = {0, 1 / *arguments.given, 0};
