@@ -48,37 +48,52 @@ KITTENS_DEVICE void split_and_rotate(const QkvArguments& arguments) {
     };
     const Unit turned = unit_or_none(Units(arguments.rotation));
     const Unit whole = unit_or_none(Units(arguments.rotation.features));
+    // The waves of a token go on in the next part where they end in one.
+    constexpr uint32_t part_count = sizeof arguments.parts / sizeof arguments.parts[0];
+    const auto skip_parts = [&](uint32_t& part, uint32_t& pass) {
+        for (; part < part_count && pass >= arguments.parts[part].passes; ++part)
+            pass -= arguments.parts[part].passes;
+    };
+    const auto unit_of = [&](const HeadPart& part, uint32_t head) {
+        return head < part.heads ? part.turned ? turned : whole : Unit();
+    };
+    const auto load = [&](const HeadPart& part, uint32_t head) {
+        const T* row = row_of<T>(part.in, batch, token, head < part.heads ? head : 0);
+        return load_unit(row, unit_of(part, head), arguments.wide);
+    };
+    uint32_t next_part = 0, next_pass = wave & (share_count - 1);
+    skip_parts(next_part, next_pass);
+    // What comes next is asked for before what is there is turned, and the first of it before the angles.
+    Loaded<T> ahead{};
+    if (next_part < part_count) ahead = load(arguments.parts[next_part], next_pass * groups + group);
     Turn turn{};
     if (turned.turned) turn = Angles(arguments.rotation, batch, token).load(turned, arguments.wide);
     const int32_t slot = arguments.slots.data ? slot_of(arguments.slots, index) : -1;
 
-    uint32_t first_pass = 0;
-    for (const HeadPart& part : arguments.parts) {
-        // The waves of a token go on in the next part where they end in this one.
-        for (uint32_t pass = (wave - first_pass) & (share_count - 1); pass < part.passes;
-             pass += share_count) {
-            const uint32_t head = pass * groups + group;
-            const bool there = head < part.heads;
-            const Unit mine = there ? part.turned ? turned : whole : Unit();
-            Loaded<T> x = load_unit(row_of<T>(part.in, batch, token, there ? head : 0), mine, arguments.wide);
-            if (part.turned) {
-                Pairs values = widened(x);
-                if (part.weight) {
-                    const float squares = sum_of_head(sum_of(values * values), shift);
-                    const float scale = kittens::hardware_reciprocal_square_root(
-                        squares / arguments.rotation.features + arguments.epsilon);
-                    values = values * scale *
-                             load_unit_as(arguments.weight_type, part.weight, 0, mine, arguments.wide);
-                }
-                if (mine.turned) turn(values);
-                if (mine.turned || part.weight) x = rounded<T>(values);
+    while (next_part < part_count) {
+        const HeadPart& part = arguments.parts[next_part];
+        const uint32_t head = next_pass * groups + group;
+        Loaded<T> x = ahead;
+        next_pass += share_count;
+        skip_parts(next_part, next_pass);
+        if (next_part < part_count) ahead = load(arguments.parts[next_part], next_pass * groups + group);
+        const Unit mine = unit_of(part, head);
+        if (part.turned) {
+            Pairs values = widened(x);
+            if (part.weight) {
+                const float squares = sum_of_head(sum_of(values * values), shift);
+                const float scale = kittens::hardware_reciprocal_square_root(
+                    squares / arguments.rotation.features + arguments.epsilon);
+                values = values * scale *
+                         load_unit_as(arguments.weight_type, part.weight, 0, mine, arguments.wide);
             }
-            if (!there) continue;
-            store_unit(x, result_of<T>(part.out, batch, token, head), mine, arguments.wide);
-            if (!kittens::is_16bit<T> || !part.cached || slot < 0) continue;
-            store_unit_in_cache<T>(x, arguments.slots, part.cache, slot, head, mine, arguments.wide);
+            if (mine.turned) turn(values);
+            if (mine.turned || part.weight) x = rounded<T>(values);
         }
-        first_pass += part.passes;
+        if (head >= part.heads) continue;
+        store_unit(x, result_of<T>(part.out, batch, token, head), mine, arguments.wide);
+        if (!kittens::is_16bit<T> || !part.cached || slot < 0) continue;
+        store_unit_in_cache<T>(x, arguments.slots, part.cache, slot, head, mine, arguments.wide);
     }
 }
 
