@@ -12,28 +12,50 @@ using kittens::eight;
 template <class T>
 using global = __attribute__((address_space(1))) T*;
 
+// rows: that have threads of their own.
 template <class T>
-KITTENS_DEVICE RowColumns<T> columns_of(const ExpertRowsArguments& arguments) {
-    return {kittens::workgroup_id_x() * threads + kittens::thread_id(), arguments.threads_per_row,
-            arguments.count, arguments.columns, arguments.aligned != 0};
+KITTENS_DEVICE RowColumns<T> columns_of(const ExpertRowsArguments& arguments, uint32_t rows) {
+    return {kittens::workgroup_id_x() * threads + kittens::thread_id(), arguments.threads_per_row, rows,
+            arguments.columns, arguments.aligned != 0};
 }
 
-// result[place] = weight of its pair * rows[token of its pair], and 0 where a place has no pair.
+// result[place] = weight of its pair * rows[token of its pair], and 0 where a place has no pair. A thread has the same columns of
+// several places, whose loads are in flight together behind those of their pairs.
 template <ElementConfig config>
 struct Gather {
     using T = typename element_of<config.element>::value;
     static constexpr int threads = expert_rows::threads, waves_per_simd = 4, lds_bytes = 0;
 
     KITTENS_DEVICE static void run(const ExpertRowsArguments& arguments) {
-        const RowColumns<T> columns = columns_of<T>(arguments);
+        const RowColumns<T> columns = columns_of<T>(arguments, rows_of_threads(arguments.count));
         if (columns.none()) return;
-        const uint32_t pair = static_cast<uint32_t>(((global<const int32_t>)arguments.index)[columns.row]);
-        eight values = 0;
-        if (pair < arguments.limit) {
-            values = columns.load(arguments.rows, arguments.choices.quotient(pair) * arguments.row_step);
-            if (arguments.weights) values *= ((global<const float>)arguments.weights)[pair];
+        const uint32_t first = columns.row * gathered_places;
+        uint32_t pairs[gathered_places];
+#pragma unroll
+        for (uint32_t i = 0; i < gathered_places; ++i)
+            // What is behind the last one has its pair, and is not stored.
+            pairs[i] = static_cast<uint32_t>(
+                ((global<const int32_t>)arguments.index)[place_of(first + i, arguments.count)]);
+        kittens::raw_eight<T> raw[gathered_places];
+        float weights[gathered_places];
+#pragma unroll
+        for (uint32_t i = 0; i < gathered_places; ++i) {
+            // What has no pair is read from where something is, and not taken.
+            const uint32_t pair = pairs[i] < arguments.limit ? pairs[i] : 0;
+            raw[i] = columns.load_raw(arguments.rows, arguments.choices.quotient(pair) * arguments.row_step);
+            weights[i] = arguments.weights ? ((global<const float>)arguments.weights)[pair] : 1.0f;
         }
-        columns.store(values, arguments.result, static_cast<int64_t>(columns.row) * arguments.columns);
+#pragma unroll
+        for (uint32_t i = 0; i < gathered_places; ++i) {
+            if (first + i >= arguments.count) break;
+            const eight values =
+                pairs[i] < arguments.limit ? kittens::widened(raw[i]) * weights[i] : eight(0.0f);
+            columns.store(values, arguments.result, static_cast<int64_t>(first + i) * arguments.columns);
+        }
+    }
+
+    KITTENS_DEVICE static uint32_t place_of(uint32_t place, uint32_t count) {
+        return place < count ? place : count - 1;
     }
 };
 
@@ -45,7 +67,7 @@ struct Combine {
     static constexpr uint32_t batch = 4;  // loads in flight
 
     KITTENS_DEVICE static void run(const ExpertRowsArguments& arguments) {
-        const RowColumns<T> columns = columns_of<T>(arguments);
+        const RowColumns<T> columns = columns_of<T>(arguments, arguments.count);
         if (columns.none()) return;
         const uint32_t choices = arguments.choices.value, first = columns.row * choices;
         eight sum = 0;

@@ -24,8 +24,12 @@ struct ExpertRowsArguments {
     uint32_t aligned;         // every row begins on 4 bytes
 };
 
-// Each thread of gather and combine computes 8 columns of a row; each wave of dot one element.
+// Each thread of combine computes 8 columns of a row, and of gather of several rows; each wave of dot one element.
 inline constexpr int threads = 256, waves = threads / 64;
+inline constexpr uint32_t gathered_places = 4;
+constexpr uint32_t rows_of_threads(uint32_t places) {
+    return (places + gathered_places - 1) / gathered_places;
+}
 
 template <ElementConfig config>
 struct Gather;

@@ -24,7 +24,9 @@ inline void check_pairs(int64_t pairs) {
 template <class Kind>
 Launch plan(int target, ElementType element, ExpertRowsArguments arguments) {
     arguments.threads_per_row = divisor_of(static_cast<uint32_t>(row_threads(arguments.columns)));
-    const uint32_t all = arguments.count * arguments.threads_per_row.value;
+    const uint32_t rows =
+        std::is_same_v<Kind, kinds::gather> ? rows_of_threads(arguments.count) : arguments.count;
+    const uint32_t all = rows * arguments.threads_per_row.value;
     const uint32_t grid = std::is_same_v<Kind, kinds::dot> ? (arguments.count + waves - 1) / waves
                                                            : (all + threads - 1) / threads;
     for (const Row<Kind>& row : variants<Kind>)
