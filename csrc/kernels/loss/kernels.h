@@ -27,11 +27,10 @@ KITTENS_DEVICE Capped capped(float logit, float softcap) {
 template <CrossEntropyConfig config>
 struct CrossEntropyKernel {
     using T = typename element_of<config.element>::value;
-    using Reduction = kittens::RowReduction<waves>;
+    using Reduction = kittens::RowReduction<config.waves>;
     static constexpr bool accurate = !kittens::is_16bit<T>, plain = config.plain;
-    static constexpr int threads = loss::threads, waves_per_simd = 4, lds_bytes = Reduction::lds_bytes;
-    // Vectors of 8 elements that a thread has in flight.
-    static constexpr int vectors = plain ? 4 : 1;
+    static constexpr int threads = config.threads(), waves_per_simd = 4, lds_bytes = Reduction::lds_bytes,
+                         vectors = config.vectors();
 
     // visit(column, eight logits): the thread's share of a row; what lies behind the end is 0.
     template <class Visit>

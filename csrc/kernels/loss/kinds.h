@@ -36,14 +36,18 @@ struct CrossEntropyArguments {
     uint32_t padding;
 };
 
-// A row is a workgroup's.
-inline constexpr int waves = 8, threads = waves * 64;
-
+// A row is a workgroup's. plain: wide rows without softcap, label_smoothing and entropy, which training on most models asks for.
 struct CrossEntropyConfig {
     ElementType element;
-    bool
-        plain;  // wide rows without softcap, label_smoothing and entropy: what training on most models asks for
+    bool plain;
+    int waves;
+    constexpr int threads() const { return waves * 64; }
+    // Of 8 elements that a thread has in flight.
+    constexpr int vectors() const { return !plain ? 1 : waves == 8 ? 4 : 2; }
 };
+inline constexpr int largest_threads = 8 * 64;
+// Rows of no more columns have half as many threads: most of them would have nothing to do.
+inline constexpr uint32_t narrow_columns = 8192;
 
 template <CrossEntropyConfig config>
 struct CrossEntropyKernel;
