@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, NamedTuple, overload
 
 import torch
@@ -266,8 +267,27 @@ def _workspace(rows: int, classes: int) -> int:
 
 def _steps(total: int, bytes_of_one: int, budget: int) -> list[tuple[int, int]]:
     """First and end of parts that take at most `budget` bytes, if a whole tile of them does."""
-    step = max(budget // bytes_of_one // _STEP, 1) * _STEP
+    return _parts(total, max(budget // bytes_of_one // _STEP, 1) * _STEP)
+
+
+def _parts(total: int, step: int) -> list[tuple[int, int]]:
     return [(first, min(first + step, total)) for first in range(0, total, step)]
+
+
+def _shared(
+    rows: int, classes: int, sums: torch.Tensor | None, product_of: torch.Tensor
+) -> tuple[list[tuple[int, int]], int]:
+    """How the workspace beside `sums` is shared: the parts of product_of's rows whose product is added to it at a time, and the
+    bytes that are left for logits. Equal parts of about a half of it: a product of few rows would have too few tiles for all
+    compute units, and few logits at a time as well."""
+    space = _workspace(rows, classes)
+    if sums is None:
+        return [], space
+    space = max(space - sums.numel() * 4, 2 * _STEP)
+    all_rows, row_bytes = product_of.shape[0], product_of.shape[1] * 4
+    count = max(round(2 * all_rows * row_bytes / space), 1)
+    step = max(math.ceil(all_rows / count / _STEP), 1) * _STEP
+    return _parts(all_rows, step), space - min(step, all_rows) * row_bytes
 
 
 def _part_of_logits(
@@ -291,9 +311,9 @@ def _losses(
     return results
 
 
-def _add_product(sums: torch.Tensor, a: torch.Tensor, b: torch.Tensor, budget: int) -> None:
-    """sums += a @ b in float32, in parts of rows whose product is within `budget` bytes."""
-    for first, end in _steps(sums.shape[0], sums.shape[1] * 4, budget):
+def _add_product(sums: torch.Tensor, a: torch.Tensor, b: torch.Tensor, parts: list[tuple[int, int]]) -> None:
+    """sums += a @ b in float32, in these parts of the rows."""
+    for first, end in parts:
         sums[first:end] += matmul(a[first:end], b, out_dtype=torch.float32)
 
 
@@ -317,7 +337,7 @@ class _KeptGradients(torch.autograd.Function):
         dx = _zeros(needed[0], x)
         dweight, dbias = _zeros(needed[1], weight, torch.float32), _zeros(needed[2], bias, torch.float32)
         total = torch.zeros((), dtype=torch.float32, device=x.device)
-        budget = _workspace(rows, classes) // 2
+        parts, budget = _shared(rows, classes, dweight, weight)
         for first, end in _steps(rows, classes * 2, budget):
             part = x[first:end]
             logits = _part_of_logits(part, weight, bias, 0, classes)
@@ -325,7 +345,7 @@ class _KeptGradients(torch.autograd.Function):
             if dx is not None:
                 dx[first:end] = matmul(logits, weight)
             if dweight is not None:
-                _add_product(dweight, logits.t(), part, budget // 4)
+                _add_product(dweight, logits.t(), part, parts)
             if dbias is not None:
                 dbias += logits.sum(0, dtype=torch.float32)
         ctx.save_for_backward(dx, _rounded(dweight, weight), _rounded(dbias, bias))
@@ -380,10 +400,9 @@ class _Recomputed(torch.autograd.Function):
         sums = _zeros(needed[0], x, torch.float32)
         dweight, dbias = _zeros(needed[1], weight), _zeros(needed[2], bias)
         rows, classes = x.shape[0], weight.shape[0]
-        budget = _workspace(rows, classes)
         dloss, ignored = dloss.contiguous(), target == options.ignore_index
-        left = budget - (0 if sums is None else sums.numel() * 4)
-        for first, end in _steps(classes, rows * 2, left * 3 // 4) if rows else ():
+        parts, budget = _shared(rows, classes, sums, x)
+        for first, end in _steps(classes, rows * 2, budget) if rows else ():
             logits = _part_of_logits(x, weight, bias, first, end)
             # From the part's first class on. -1 stands for what is ignored, since ignore_index may be a class of the part, and
             # `classes`, which no part has, for the classes before it.
@@ -399,7 +418,7 @@ class _Recomputed(torch.autograd.Function):
                 *options._replace(ignore_index=-1),
             )
             if sums is not None:
-                _add_product(sums, logits, weight[first:end], left // 8)
+                _add_product(sums, logits, weight[first:end], parts)
             if dweight is not None:
                 dweight[first:end] = matmul(logits.t(), x)
             if dbias is not None:
