@@ -5,7 +5,6 @@ import importlib.util
 import os
 import pathlib
 import shutil
-import struct
 import subprocess
 import sys
 
@@ -13,6 +12,7 @@ import pytest
 
 from hipkittens._installation import SIMULATOR, TARGETS
 from tests.device_compiler import compile_hip
+from tests.offload_bundles import offload_bundle
 
 HERE = pathlib.Path(__file__).parent
 SCALE = """
@@ -52,20 +52,6 @@ def test_runs_unchanged(program, target, tmp_path):
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith(f"{target}") and "right" in result.stdout
-
-
-def offload_bundle(images):
-    """As clang-offload-bundler writes it: the host's entry, which is empty, and a code object for each target."""
-    entries = {"host-x86_64-unknown-linux-gnu-": b""} | {
-        f"hipv4-amdgcn-amd-amdhsa--{target}": image for target, image in images.items()
-    }
-    header, bodies, offset = b"", b"", 4096
-    for name, image in entries.items():
-        header += struct.pack("<3Q", offset, len(image), len(name)) + name.encode()
-        bodies += image + bytes(-len(image) % 4096)
-        offset += len(image) + -len(image) % 4096
-    header = b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<Q", len(entries)) + header
-    return header + bytes(4096 - len(header)) + bodies
 
 
 def zig(*arguments):
