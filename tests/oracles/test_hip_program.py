@@ -33,14 +33,17 @@ def headers():
     return pathlib.Path(found.origin).parent / "backends/amd/include"
 
 
-@pytest.fixture(scope="module")
-def program(headers, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("hip")
+def compiled(name, headers, folder):
     (folder / "libamdhip64.so").symlink_to(SIMULATOR)
     subprocess.run(
-        ["g++", "-std=c++17", "-w", f"-I{headers}", str(HERE / "hip_program.cpp"), f"-L{folder}", "-lamdhip64",
-         "-o", str(folder / "program")], check=True)  # fmt: skip
-    return folder / "program"
+        ["g++", "-std=c++17", "-w", f"-I{headers}", str(HERE / f"{name}.cpp"), f"-L{folder}", "-lamdhip64",
+         "-o", str(folder / name)], check=True)  # fmt: skip
+    return folder / name
+
+
+@pytest.fixture(scope="module")
+def program(headers, tmp_path_factory):
+    return compiled("hip_program", headers, tmp_path_factory.mktemp("hip"))
 
 
 @pytest.mark.parametrize("target", ("gfx942", "gfx950"))
@@ -113,6 +116,13 @@ def test_what_hipcc_compiles_runs_under_sim_run(compiled_source, target):
     assert result.stdout == f"{target} right\n" * 2
     result = simulated("run", "--target", target, "--devices", 3, "--", program, HIP_VISIBLE_DEVICES="2")
     assert result.stdout == f"{target} right\n", result.stderr
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_values_captures_batches_and_shared_memory(headers, target, tmp_path):
+    program = compiled("hip_values_and_handles", headers, tmp_path)
+    result = simulated("run", "--target", target, "--", program)
+    assert (result.returncode, result.stdout) == (0, "right\n"), result.stderr
 
 
 def test_sim_check_looks_at_any_program(compiled_source):
