@@ -33,10 +33,10 @@ def headers():
     return pathlib.Path(found.origin).parent / "backends/amd/include"
 
 
-def compiled(name, headers, folder):
-    (folder / "libamdhip64.so").symlink_to(SIMULATOR)
+def compiled(name, headers, folder, library="amdhip64"):
+    (folder / f"lib{library}.so").symlink_to(SIMULATOR)
     subprocess.run(
-        ["g++", "-std=c++17", "-w", f"-I{headers}", str(HERE / f"{name}.cpp"), f"-L{folder}", "-lamdhip64",
+        ["g++", "-std=c++17", "-w", f"-I{headers}", str(HERE / f"{name}.cpp"), f"-L{folder}", f"-l{library}",
          "-o", str(folder / name)], check=True)  # fmt: skip
     return folder / name
 
@@ -123,6 +123,20 @@ def test_values_captures_batches_and_shared_memory(headers, target, tmp_path):
     program = compiled("hip_values_and_handles", headers, tmp_path)
     result = simulated("run", "--target", target, "--", program)
     assert (result.returncode, result.stdout) == (0, "right\n"), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "product", "units"), [("gfx942", "MI300X", 304), ("gfx950", "MI355X", 256)]
+)
+def test_what_hsa_says_of_agents(headers, target, product, units, tmp_path):
+    program = compiled("hsa_program", headers, tmp_path, "hsa-runtime64")
+    result = simulated("run", "--target", target, "--devices", 3, "--", program)
+    assert result.returncode == 0, result.stderr
+    line = (
+        f"{target}, AMD Instinct {product} (simulated): {units} compute units, 64 lanes, bus {{}}00, "
+        f"amdgcn-amd-amdhsa--{target}:sramecc+:xnack-\n"
+    )
+    assert result.stdout == line.format(1) + line.format(2) + "2 of 3\n"
 
 
 def test_sim_check_looks_at_any_program(compiled_source):
