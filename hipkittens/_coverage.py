@@ -17,6 +17,7 @@ from . import _disassembly, _simulator
 # e_flags & EF_AMDGPU_MACH of ELF for AMDGPU (LLVM's AMDGPUUsage).
 _MACHINES = {0x4C: "gfx942", 0x4F: "gfx950"}
 _ELF = b"\x7fELF"
+_SUFFIXES = (".co", ".hsaco", ".hipfb")
 
 
 class CoverageError(Exception):
@@ -77,22 +78,35 @@ def target_of(name: str, image: bytes) -> str | None:
 
 
 def code_objects(path: pathlib.Path) -> Iterator[tuple[str, bytes]]:
-    """The code objects in a file: itself, or those (.co, .hsaco) in a folder, wheel or other zip."""
+    """The code objects in a file, folder, wheel or other zip. In the latter three: of the files with a suffix in _SUFFIXES."""
     if path.is_dir():
         for file in sorted(path.rglob("*")):
-            if file.suffix in (".co", ".hsaco"):
-                yield str(file), file.read_bytes()
+            if file.suffix in _SUFFIXES:
+                yield from _in_file(str(file), file.read_bytes())
         return
     data = path.read_bytes()
-    if data[:4] == _ELF:
-        yield str(path), data
-    elif zipfile.is_zipfile(io.BytesIO(data)):
+    if data[:4] != _ELF and zipfile.is_zipfile(io.BytesIO(data)):
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             for name in sorted(archive.namelist()):
-                if name.endswith((".co", ".hsaco")):
-                    yield f"{path}:{name}", archive.read(name)
+                if name.endswith(_SUFFIXES):
+                    yield from _in_file(f"{path}:{name}", archive.read(name))
     else:
-        raise CoverageError(f"{path}: neither a code object, nor a folder or zip file of them")
+        yield from _in_file(str(path), data)
+
+
+def _in_file(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
+    """Itself, or those of a bundle."""
+    if data[:4] == _ELF:
+        yield name, data
+        return
+    try:
+        bundled = _simulator.bundled_code_objects(data)
+    except ValueError as error:
+        raise CoverageError(
+            f"{name}: neither a code object, nor a folder or zip file of them, nor an offload bundle ({error})"
+        ) from None
+    for entry, image in bundled.items():
+        yield f"{name}:{entry}", image
 
 
 def measure(paths: Iterable[pathlib.Path]) -> Coverage:

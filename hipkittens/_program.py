@@ -13,22 +13,29 @@ from pathlib import Path
 
 from . import _environment, _installation
 
-# Programs open HIP's library by one of these names, or name one as what they need: the last where they were linked with the
-# simulator itself.
-_HIP_LIBRARIES = ("libamdhip64.so", "libamdhip64.so.6", "libamdhip64.so.7", _installation.SIMULATOR.name)
+# Programs open the libraries of HIP and HSA by one of these names, or name one as what they need: the last where they were linked with
+# the simulator itself.
+_LIBRARIES = (
+    "libamdhip64.so",
+    "libamdhip64.so.6",
+    "libamdhip64.so.7",
+    "libhsa-runtime64.so",
+    "libhsa-runtime64.so.1",
+    _installation.SIMULATOR.name,
+)
 _MOST_DEVICES = 128
 
 
 @contextlib.contextmanager
 def simulated_hip(target: str | None = None, devices: int = 1) -> Iterator[dict[str, str]]:
-    """An environment in which the dynamic linker finds the simulator where a program asks for libamdhip64, of version 6 or 7.
+    """An environment in which the dynamic linker finds the simulator where a program asks for libamdhip64, of version 6 or 7, or libhsa-runtime64.
 
     `target` is the kind of all of its `devices`, None one of each kind. ValueError for a number that is none.
     """
     if not 1 <= devices <= _MOST_DEVICES:
         raise ValueError(f"--devices is {devices}; allowed: 1 to {_MOST_DEVICES}")
     with tempfile.TemporaryDirectory(prefix="hipkittens") as folder:
-        for name in _HIP_LIBRARIES:
+        for name in _LIBRARIES:
             (Path(folder) / name).symlink_to(_installation.SIMULATOR)
         before = os.environ.get("LD_LIBRARY_PATH")
         environment = os.environ | {"LD_LIBRARY_PATH": f"{folder}:{before}" if before else folder}

@@ -153,6 +153,7 @@ class TimelineEvent(ctypes.Structure):
 
 _INSTRUCTION = struct.Struct("=QQQIIII")  # InstructionRecord, of which a launch may have thousands
 _FLAGS = ("poison", "count_lds_conflicts", "tolerate_overreads")
+_VISIT_CODE_OBJECT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _text, ctypes.c_void_p, ctypes.c_size_t)
 _VISIT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _text, _text, _u64, _u64)
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "hipkittens_set_process_settings": (_int, [ctypes.POINTER(Settings)]),
@@ -180,6 +181,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "hipkittens_timing_parameters": (ctypes.c_size_t, [_text, _text, ctypes.c_size_t]),
     "hipkittens_disassemble": (_int, [_int, _text, ctypes.c_size_t, _text, ctypes.c_size_t]),
     "hipkittens_survey": (_int, [_int, _text, ctypes.c_size_t, _VISIT, ctypes.c_void_p]),
+    "hipkittens_bundled_code_objects": (_int, [_text, ctypes.c_size_t, _VISIT_CODE_OBJECT, ctypes.c_void_p]),
 }
 
 
@@ -413,5 +415,17 @@ def survey(target: int, code: bytes) -> dict[str, tuple[str, int, int]]:
         result[mnemonic.decode()] = (row.decode(), count, implemented)
 
     if _simulator().hipkittens_survey(target, code, len(code), _VISIT(visit), None):
+        raise ValueError(last_error())
+    return result
+
+
+def bundled_code_objects(file: bytes) -> dict[str, bytes]:
+    """The code objects for GPUs in an offload bundle, plain or compressed, by the names of its entries. ValueError if it is none."""
+    result: dict[str, bytes] = {}
+
+    def visit(_: int | None, name: bytes, code_object: int, size: int) -> None:
+        result[name.decode()] = ctypes.string_at(code_object, size)
+
+    if _simulator().hipkittens_bundled_code_objects(file, len(file), _VISIT_CODE_OBJECT(visit), None):
         raise ValueError(last_error())
     return result

@@ -345,7 +345,10 @@ def _parser() -> argparse.ArgumentParser:
     sim = commands.add_parser("sim", help="the simulator").add_subparsers(required=True, metavar="COMMAND")
     coverage = command(sim, "coverage", _sim_coverage, "which instructions of code objects it can run")
     coverage.add_argument(
-        "files", nargs="+", metavar="FILE", help="code objects, or folders, wheels and zip files of them"
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="code objects, offload bundles, or folders, wheels and zip files of them",
     )
     run = sim.add_parser("run", help="run a program of HIP's with the simulator as its libamdhip64")
     run.set_defaults(function=_sim_run)

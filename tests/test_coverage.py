@@ -8,6 +8,7 @@ import pytest
 
 from hipkittens.cli import main
 from tests.device_compiler import assemble
+from tests.offload_bundles import COMPRESSORS, compressed_bundle, offload_bundle
 
 TEXT = """
 .text
@@ -57,6 +58,34 @@ def test_folders_and_zip_files_are_looked_into(image, tmp_path, capsys):
         archive.writestr("package/notes.txt", "nothing to run")
     _, answer = report(capsys, tmp_path / "deep", tmp_path / "two.whl")
     assert answer["code_objects"] == 2 and answer["instructions"] == 14
+
+
+@pytest.mark.parametrize("method", [None, *COMPRESSORS], ids=["plain", "zlib", "zstd"])
+def test_bundles_are_looked_into(image, method, tmp_path, capsys):
+    other = bytearray(image)
+    other[48] = 0x41  # gfx1100
+    bundle = offload_bundle({"gfx1100": bytes(other), "gfx942:sramecc+:xnack-": image})
+    if method is not None:
+        bundle = compressed_bundle(bundle, 3, method)
+    file = tmp_path / "kernels.hipfb"
+    file.write_bytes(bundle)
+    with zipfile.ZipFile(tmp_path / "two.whl", "w") as archive:
+        archive.writestr("package/two.co", bundle)
+    for inputs in ([file], [tmp_path, tmp_path / "two.whl"]):
+        _, answer = report(capsys, *inputs)
+        assert answer["code_objects"] == len(inputs) and answer["instructions"] == 7 * len(inputs)
+        assert len(answer["skipped"]) == len(inputs)
+    assert answer["skipped"][0] == f"{file}:hipv4-amdgcn-amd-amdhsa--gfx1100"
+
+    for damaged in (
+        bundle[:60],
+        bundle[: len(bundle) - 4096] if method is None else bundle[:12] + bytes(8) + bundle[20:],
+    ):
+        file.write_bytes(damaged)
+        assert main(["sim", "coverage", str(file)]) == 2
+        assert "nor an offload bundle (hipkittens_bundled_code_objects: " in capsys.readouterr().err
+    file.write_bytes(offload_bundle({}))
+    assert main(["sim", "coverage", str(file)]) == 2
 
 
 def test_the_listing_names_what_is_missing(image, tmp_path, capsys):

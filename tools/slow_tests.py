@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,24 +58,41 @@ def files_with_slow_tests() -> list[str]:
     return sorted({line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line})
 
 
-def run(file: str, more: Sequence[str] = ()) -> Run:
+@dataclass(frozen=True)
+class Case:
+    """A test of one run: `outcome` is passed, failed or skipped; `properties` are what it gave to `record_property`."""
+
+    name: str
+    outcome: str
+    properties: Mapping[str, str]
+
+
+def cases(file: str, options: Sequence[str]) -> list[Case]:
     """One process for one file, so that a crash takes no other with it: then one more test counts as failed."""
+    found = []
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-m", "slow", "-q", f"--junitxml={report}", file, *more]
-        started = time.monotonic()
+        command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", file, *options]
         status = subprocess.run(command, cwd=ROOT).returncode
-        seconds = round(time.monotonic() - started)
-        passed = failed = skipped = 0
         if report.is_file():
-            for case in ElementTree.parse(report).iter("testcase"):
-                outcomes = {child.tag for child in case}
-                failed += bool(outcomes & {"failure", "error"})
-                skipped += "skipped" in outcomes
-                passed += not outcomes & {"failure", "error", "skipped"}
-        if status and not failed:
-            failed = 1
-    return Run(file, passed, failed, skipped, seconds, datetime.date.today().isoformat())
+            for test in ElementTree.parse(report).iter("testcase"):
+                tags = {child.tag for child in test}
+                failed, skipped = bool(tags & {"failure", "error"}), "skipped" in tags
+                properties = {each.attrib["name"]: each.attrib["value"] for each in test.iter("property")}
+                outcome = "failed" if failed else "skipped" if skipped else "passed"
+                found.append(Case(test.attrib["name"], outcome, properties))
+    if status and not any(case.outcome == "failed" for case in found):
+        found.append(Case(f"pytest ended with {status}", "failed", {}))
+    return found
+
+
+def run(file: str, more: Sequence[str] = ()) -> Run:
+    """The slow tests of a file."""
+    started = time.monotonic()
+    outcomes = [case.outcome for case in cases(file, ["-m", "slow", *more])]
+    seconds = round(time.monotonic() - started)
+    counts = (outcomes.count(outcome) for outcome in ("passed", "failed", "skipped"))
+    return Run(file, *counts, seconds, datetime.date.today().isoformat())
 
 
 def read(page: Path = PAGE) -> dict[str, Run]:

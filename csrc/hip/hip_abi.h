@@ -187,6 +187,35 @@ struct hipHostNodeParams {
     void* data;
 };
 
+// hipStreamBatchMemOpParams and hipBatchMemOpNodeParams.
+struct MemoryOperation {
+    int type;
+    void* address;
+    uint64_t value;  // of 32 bits: the lower ones
+    unsigned int flags;
+    void* alias;  // not used by AMD
+    uint64_t padding;
+};
+static_assert(sizeof(MemoryOperation) == 48);
+inline constexpr int memory_operation_wait_32 = 1, memory_operation_write_32 = 2,
+                     memory_operation_wait_64 = 4, memory_operation_write_64 = 5;
+struct MemoryOperationsOfNode {
+    hipCtx_t context;
+    unsigned int count;
+    const MemoryOperation* operations;
+    unsigned int flags;
+};
+
+// hipMemLocation and hipMemcpyAttributes.
+struct MemoryLocation {
+    int type, id;
+};
+struct CopyAttributes {
+    int source_order;  // hipMemcpySrcAccessOrder: 1 to 3
+    MemoryLocation source_hint, destination_hint;
+    unsigned int flags;
+};
+
 // hipFuncAttributes.
 struct FunctionAttributes {
     int binary_version, cache_mode;
@@ -214,7 +243,11 @@ enum hipPointer_attribute : int {
     HIP_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
     HIP_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,
     HIP_POINTER_ATTRIBUTE_HOST_POINTER = 4,
+    HIP_POINTER_ATTRIBUTE_IS_MANAGED = 8,
     HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
+    HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
+    HIP_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
+    HIP_POINTER_ATTRIBUTE_MAPPED = 13,
 };
 
 // Streams that exist without being created.

@@ -43,6 +43,11 @@ std::vector<std::shared_ptr<GraphNode>> Graph::in_order() {
     return ordered;
 }
 
+bool Graph::has(const std::shared_ptr<GraphNode>& node) {
+    std::lock_guard lock(mutex);
+    return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
+}
+
 bool comes_before(const std::shared_ptr<GraphNode>& node,
                   const std::vector<std::shared_ptr<GraphNode>>& last) {
     std::vector<GraphNode*> to_do;

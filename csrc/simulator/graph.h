@@ -45,6 +45,7 @@ struct Graph {
     std::shared_ptr<GraphNode> add(NodeType type, Work work, std::vector<std::shared_ptr<GraphNode>> after);
     // Every node behind those that it comes after. Throws if they come after each other.
     std::vector<std::shared_ptr<GraphNode>> in_order();
+    bool has(const std::shared_ptr<GraphNode>& node);
 };
 
 // A graph as it was when it was instantiated. Its nodes' work can be replaced, that of the graph stays.
@@ -64,6 +65,8 @@ struct Capture {
     std::shared_ptr<Graph> graph = std::make_shared<Graph>();
     hip::hipStream_t origin = nullptr;
     uint64_t id = 0;
+    std::mutex mutex;
+    hip::hipGraph_t handle = nullptr;  // null until a program asks for it
 };
 
 // Whether the node is one of `last`, or before one of them.

@@ -146,6 +146,37 @@ HIPKITTENS_EXPORT hipError_t hipMemcpy2DAsync(void* destination, size_t destinat
         submit(stream, NodeType::copy, all);
     });
 }
+// Copies are done one after the other, in whatever order their attributes allow. `failed` is the place of the one that is at fault.
+HIPKITTENS_EXPORT hipError_t hipMemcpyBatchAsync(void** destinations, void** sources, size_t* sizes,
+                                                 size_t count, const CopyAttributes* attributes,
+                                                 const size_t* attributes_from, size_t attributes_count,
+                                                 size_t* failed, hipStream_t stream) {
+    return call("hipMemcpyBatchAsync", [&] {
+        if (failed) *failed = SIZE_MAX;  // the batch as a whole
+        require(count > 0, hipErrorInvalidValue, "count is 0");
+        require_pointer(destinations, "dsts");
+        require_pointer(sources, "srcs");
+        require_pointer(sizes, "sizes");
+        require_pointer(attributes, "attrs");
+        require_pointer(attributes_from, "attrsIdxs");
+        require(attributes_count >= 1 && attributes_count <= count, hipErrorInvalidValue,
+                "numAttrs is not in 1 to count");
+        for (size_t i = 0; i < attributes_count; ++i) {
+            require(attributes[i].source_order >= 1 && attributes[i].source_order <= 3, hipErrorInvalidValue,
+                    "srcAccessOrder is none of hipMemcpySrcAccessOrderStream, DuringApiCall and Any");
+            require(attributes[i].flags <= 1, hipErrorInvalidValue, "flags of attrs has unknown bits");
+            require(i == 0 ? attributes_from[0] == 0
+                           : attributes_from[i] > attributes_from[i - 1] && attributes_from[i] < count,
+                    hipErrorInvalidValue, "attrsIdxs does not rise from 0 to below count");
+        }
+        check_stream(stream);
+        for (size_t i = 0; i < count; ++i) {
+            if (failed) *failed = i;
+            copy_on(stream, destinations[i], sources[i], sizes[i], hipMemcpyDefault);
+        }
+        if (failed) *failed = SIZE_MAX;
+    });
+}
 HIPKITTENS_EXPORT hipError_t hipMemset(void* destination, int value, size_t bytes) {
     return call("hipMemset", [&] { fill_with(destination, static_cast<unsigned int>(value), 1, bytes); });
 }

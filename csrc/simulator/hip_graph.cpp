@@ -68,6 +68,16 @@ void replace(hipGraphExec_t executable, hipGraphNode_t node, NodeType type, Work
     found->work = std::move(work);
 }
 
+// HIP takes a child as it is now.
+Work work_of_child(hipGraph_t child) {
+    std::vector<Work> all;
+    for (const auto& each : objects().graphs.get(child)->in_order())
+        if (each->work) all.push_back(each->work);
+    return [all] {
+        for (const Work& work : all) work();
+    };
+}
+
 std::vector<Work> work_of(GraphExecutable& executable) {
     std::lock_guard lock(executable.mutex);
     std::vector<Work> all;
@@ -153,12 +163,7 @@ HIPKITTENS_EXPORT hipError_t hipGraphAddChildGraphNode(hipGraphNode_t* node, hip
                                                        hipGraph_t child) {
     return call("hipGraphAddChildGraphNode", [&] {
         require(child != graph, hipErrorInvalidValue, "a graph cannot be its own child");
-        std::vector<Work> all;  // HIP takes the child as it is now
-        for (const auto& each : objects().graphs.get(child)->in_order())
-            if (each->work) all.push_back(each->work);
-        add_node(node, graph, after, count, NodeType::graph, [all] {
-            for (const Work& work : all) work();
-        });
+        add_node(node, graph, after, count, NodeType::graph, work_of_child(child));
     });
 }
 HIPKITTENS_EXPORT hipError_t hipGraphAddDependencies(hipGraph_t graph, const hipGraphNode_t* from,
@@ -255,6 +260,12 @@ HIPKITTENS_EXPORT hipError_t hipGraphExecMemcpyNodeSetParams1D(hipGraphExec_t ex
     return call("hipGraphExecMemcpyNodeSetParams1D", [&] {
         replace(executable, node, NodeType::copy, [=] { copy(destination, source, bytes, kind); });
     });
+}
+
+HIPKITTENS_EXPORT hipError_t hipGraphExecChildGraphNodeSetParams(hipGraphExec_t executable,
+                                                                 hipGraphNode_t node, hipGraph_t child) {
+    return call("hipGraphExecChildGraphNodeSetParams",
+                [&] { replace(executable, node, NodeType::graph, work_of_child(child)); });
 }
 
 }  // namespace hipkittens::simulator

@@ -120,24 +120,42 @@ HIPKITTENS_EXPORT hipError_t hipMemAdvise(const void* pointer, size_t bytes, int
 }
 
 // What a program may ask of a pointer that hipMalloc returned or hipHostRegister named; guest addresses are host addresses.
+static void tell_of_pointer(void* value, int attribute, void* pointer) {
+    require_pointer(value, "value");
+    require(device_memory().holds(pointer), hipErrorInvalidValue,
+            "the pointer is in no allocation and no registered range");
+    const auto put = [&](auto what) { std::memcpy(value, &what, sizeof what); };
+    switch (attribute) {
+        case HIP_POINTER_ATTRIBUTE_DEVICE_POINTER:
+        case HIP_POINTER_ATTRIBUTE_HOST_POINTER:
+            return put(pointer);
+        case HIP_POINTER_ATTRIBUTE_MEMORY_TYPE:
+            return put(device_memory().type_of(pointer));
+        case HIP_POINTER_ATTRIBUTE_IS_MANAGED:
+            return put(device_memory().type_of(pointer) == hipMemoryTypeManaged);
+        case HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+            return put(thread_state().device);
+        case HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+            return put(device_memory().range_of(pointer).first);
+        case HIP_POINTER_ATTRIBUTE_RANGE_SIZE:
+            return put(device_memory().range_of(pointer).second);
+        case HIP_POINTER_ATTRIBUTE_MAPPED:
+            return put(true);
+        default:
+            throw HipError(hipErrorInvalidValue,
+                           "attribute " + std::to_string(attribute) + " is not answered here");
+    }
+}
 HIPKITTENS_EXPORT hipError_t hipPointerGetAttribute(void* value, int attribute, void* pointer) {
-    return call("hipPointerGetAttribute", [&] {
-        require_pointer(value, "value");
-        require(device_memory().holds(pointer), hipErrorInvalidValue,
-                "the pointer is in no allocation and no registered range");
-        const auto put = [&](auto what) { std::memcpy(value, &what, sizeof what); };
-        switch (attribute) {
-            case HIP_POINTER_ATTRIBUTE_DEVICE_POINTER:
-            case HIP_POINTER_ATTRIBUTE_HOST_POINTER:
-                return put(pointer);
-            case HIP_POINTER_ATTRIBUTE_MEMORY_TYPE:
-                return put(device_memory().type_of(pointer));
-            case HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-                return put(thread_state().device);
-            default:
-                throw HipError(hipErrorInvalidValue,
-                               "attribute " + std::to_string(attribute) + " is not answered here");
-        }
+    return call("hipPointerGetAttribute", [&] { tell_of_pointer(value, attribute, pointer); });
+}
+HIPKITTENS_EXPORT hipError_t hipDrvPointerGetAttributes(unsigned int count, const int* attributes,
+                                                        void** values, void* pointer) {
+    return call("hipDrvPointerGetAttributes", [&] {
+        require(count > 0, hipErrorInvalidValue, "numAttributes is 0");
+        require_pointer(attributes, "attributes");
+        require_pointer(values, "data");
+        for (unsigned int i = 0; i < count; ++i) tell_of_pointer(values[i], attributes[i], pointer);
     });
 }
 

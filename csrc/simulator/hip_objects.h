@@ -93,8 +93,9 @@ struct Stream {
     int device = 0, priority = 0;
     unsigned int flags = 0;
     std::mutex mutex;
-    std::shared_ptr<Capture> capture;              // null: work is done when it is queued
-    std::vector<std::shared_ptr<GraphNode>> last;  // what the next captured work comes after
+    std::shared_ptr<Capture> capture;               // null: work is done when it is queued
+    std::vector<std::shared_ptr<GraphNode>> last;   // what the next captured work comes after
+    std::vector<hip::hipGraphNode_t> last_handles;  // of `last`, as they were handed out
     void lock() { mutex.lock(); }
     void unlock() { mutex.unlock(); }
 };

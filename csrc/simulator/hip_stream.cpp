@@ -5,7 +5,6 @@
 // captured stream goes into a graph.
 #include <algorithm>
 #include <atomic>
-#include <type_traits>
 #include <utility>
 
 #include "simulator/hip_objects.h"
@@ -42,29 +41,17 @@ void create(hipStream_t* stream, unsigned int flags, int priority) {
     *stream = objects().streams.add(std::move(object));
 }
 
+// A capture's graph gets its handle when somebody asks for it. The mutex of one of its streams is held.
+hipGraph_t handle_of(Capture& capture) {
+    std::lock_guard lock(capture.mutex);
+    if (!capture.handle) capture.handle = objects().graphs.add(capture.graph);
+    return capture.handle;
+}
+
 std::shared_ptr<Stream> capturable(hipStream_t stream) {
     require(!is_default_stream(stream), hipErrorStreamCaptureUnsupported,
             "a default stream cannot be captured; create one");
     return objects().streams.get(stream);
-}
-
-template <class Value>
-Work waiting(const void* pointer, Value value, unsigned int flags, Value mask) {
-    return [=] {
-        const Value found = *static_cast<const volatile Value*>(pointer) & mask;
-        const bool is_there = flags == 0   ? static_cast<std::make_signed_t<Value>>(found - value) >= 0
-                              : flags == 1 ? found == value
-                              : flags == 2 ? (found & value) != 0
-                                           : (~(found | value)) != 0;
-        // Nothing that was queued before is still to come, and another thread may not write what a device waits for.
-        require(is_there, hipErrorNotSupported,
-                "the value is not there, and streams run when they are queued: it would never come");
-    };
-}
-
-template <class Value>
-Work writing(void* pointer, Value value) {
-    return [=] { *static_cast<volatile Value*>(pointer) = value; };
 }
 
 }  // namespace
@@ -162,27 +149,6 @@ HIPKITTENS_EXPORT hipError_t hipStreamAddCallback(hipStream_t stream,
         submit(stream, NodeType::host, [=] { callback(stream, hipSuccess, data); });
     });
 }
-HIPKITTENS_EXPORT hipError_t hipStreamWaitValue32(hipStream_t stream, void* pointer, uint32_t value,
-                                                  unsigned int flags, uint32_t mask) {
-    return call("hipStreamWaitValue32",
-                [&] { submit(stream, NodeType::batch_memory, waiting(pointer, value, flags, mask)); });
-}
-HIPKITTENS_EXPORT hipError_t hipStreamWaitValue64(hipStream_t stream, void* pointer, uint64_t value,
-                                                  unsigned int flags, uint64_t mask) {
-    return call("hipStreamWaitValue64",
-                [&] { submit(stream, NodeType::batch_memory, waiting(pointer, value, flags, mask)); });
-}
-HIPKITTENS_EXPORT hipError_t hipStreamWriteValue32(hipStream_t stream, void* pointer, uint32_t value,
-                                                   unsigned int) {
-    return call("hipStreamWriteValue32",
-                [&] { submit(stream, NodeType::batch_memory, writing(pointer, value)); });
-}
-HIPKITTENS_EXPORT hipError_t hipStreamWriteValue64(hipStream_t stream, void* pointer, uint64_t value,
-                                                   unsigned int) {
-    return call("hipStreamWriteValue64",
-                [&] { submit(stream, NodeType::batch_memory, writing(pointer, value)); });
-}
-
 HIPKITTENS_EXPORT hipError_t hipStreamBeginCapture(hipStream_t stream, int mode) {
     return call("hipStreamBeginCapture", [&] {
         require(mode >= 0 && mode <= 2, hipErrorInvalidValue, "mode is none of 0, 1 and 2");
@@ -210,6 +176,7 @@ HIPKITTENS_EXPORT hipError_t hipStreamEndCapture(hipStream_t stream, hipGraph_t*
                     "the capture began on another stream");
             capture = std::exchange(object->capture, nullptr);
             last = std::exchange(object->last, {});
+            object->last_handles.clear();
         }
         // Streams that joined and did not come back would be left behind.
         bool is_joined = true;
@@ -220,9 +187,10 @@ HIPKITTENS_EXPORT hipError_t hipStreamEndCapture(hipStream_t stream, hipGraph_t*
             other.capture = nullptr;
             other.last.clear();
         });
+        if (!is_joined && capture->handle) objects().graphs.remove(capture->handle);
         require(is_joined, hipErrorStreamCaptureUnjoined,
                 "another stream has joined the capture, and this one does not wait for it");
-        *graph = objects().graphs.add(capture->graph);
+        *graph = capture->handle ? capture->handle : objects().graphs.add(capture->graph);
     });
 }
 HIPKITTENS_EXPORT hipError_t hipStreamGetCaptureInfo_v2(hipStream_t stream, int* status,
@@ -237,8 +205,30 @@ HIPKITTENS_EXPORT hipError_t hipStreamGetCaptureInfo_v2(hipStream_t stream, int*
         if (!object->capture) return;
         *status = hipStreamCaptureStatusActive;
         if (id) *id = object->capture->id;
-        require(!graph && !after && !count, hipErrorNotSupported,
-                "the graph of a capture that is going on is not handed out; end the capture");
+        if (graph) *graph = handle_of(*object->capture);
+        if (count) *count = object->last.size();
+        if (!after) return;
+        object->last_handles.clear();
+        for (const auto& node : object->last) object->last_handles.push_back(node->handle);
+        *after = object->last_handles.data();
+    });
+}
+HIPKITTENS_EXPORT hipError_t hipStreamUpdateCaptureDependencies(hipStream_t stream, hipGraphNode_t* nodes,
+                                                                size_t count, unsigned int flags) {
+    return call("hipStreamUpdateCaptureDependencies", [&] {
+        require(flags <= 1, hipErrorInvalidValue, "flags must be 0 (add) or 1 (set)");
+        require(nodes || count == 0, hipErrorInvalidValue, "dependencies is a null pointer");
+        const auto object = capturable(stream);
+        std::lock_guard lock(object->mutex);
+        require(object->capture != nullptr, hipErrorIllegalState, "the stream is not captured");
+        std::vector<std::shared_ptr<GraphNode>> given;
+        for (size_t i = 0; i < count; ++i) {
+            given.push_back(objects().nodes.get(nodes[i]));
+            require(object->capture->graph->has(given.back()), hipErrorInvalidValue,
+                    "a node is none of the graph that the stream is captured into");
+        }
+        if (flags == 1) object->last.clear();
+        object->last.insert(object->last.end(), given.begin(), given.end());
     });
 }
 HIPKITTENS_EXPORT hipError_t hipStreamGetCaptureInfo(hipStream_t stream, int* status,

@@ -1,9 +1,13 @@
 // simulator/hip_virtual_memory.cpp: HIP's functions for addresses and memory that are had apart and mapped together.
 // SPDX-License-Identifier: MIT
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
+#include <cstring>
 #include <map>
 #include <mutex>
 
@@ -42,6 +46,21 @@ void require_whole(size_t bytes) {
 }
 
 uintptr_t number(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
+
+hipMemGenericAllocationHandle_t add_allocation(size_t bytes, int file) {
+    std::lock_guard lock(virtual_memory().mutex);
+    virtual_memory().handles += 16;
+    virtual_memory().allocations[virtual_memory().handles] = {bytes, file};
+    return reinterpret_cast<hipMemGenericAllocationHandle_t>(virtual_memory().handles);
+}
+
+void require_descriptor(int type) {
+    if (type != 1) {
+        throw HipError(hipErrorNotSupported,
+                       "handles of type " + std::to_string(type) +
+                           "; memory is shared by hipMemHandleTypePosixFileDescriptor (1) alone");
+    }
+}
 
 }  // namespace
 
@@ -100,10 +119,40 @@ HIPKITTENS_EXPORT hipError_t hipMemCreate(hipMemGenericAllocationHandle_t* handl
             throw HipError(hipErrorOutOfMemory,
                            "the host has no " + std::to_string(bytes) + " bytes to give");
         }
+        *handle = add_allocation(bytes, file);
+    });
+}
+// A handle's pages are a file: its descriptor, given to another process, is the memory there, too.
+HIPKITTENS_EXPORT hipError_t hipMemExportToShareableHandle(void* shareable,
+                                                           hipMemGenericAllocationHandle_t handle, int type,
+                                                           unsigned long long flags) {
+    return call("hipMemExportToShareableHandle", [&] {
+        require_pointer(shareable, "shareableHandle");
+        require(flags == 0, hipErrorInvalidValue, "flags must be 0");
+        require_descriptor(type);
         std::lock_guard lock(virtual_memory().mutex);
-        virtual_memory().handles += 16;
-        virtual_memory().allocations[virtual_memory().handles] = {bytes, file};
-        *handle = reinterpret_cast<hipMemGenericAllocationHandle_t>(virtual_memory().handles);
+        const auto found = virtual_memory().allocations.find(number(handle));
+        require(found != virtual_memory().allocations.end(), hipErrorInvalidValue, "the handle is unknown");
+        const int copied = fcntl(found->second.file, F_DUPFD_CLOEXEC, 0);
+        require(copied >= 0, hipErrorOperatingSystem, "the host has no file descriptor left");
+        std::memcpy(shareable, &copied, sizeof copied);
+    });
+}
+HIPKITTENS_EXPORT hipError_t hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t* handle,
+                                                             void* shareable, int type) {
+    return call("hipMemImportFromShareableHandle", [&] {
+        require_pointer(handle, "handle");
+        require_descriptor(type);
+        // The descriptor itself; before ROCm 7.1, and in programs written for that, the address of one.
+        int descriptor = static_cast<int>(number(shareable));
+        if (number(shareable) > INT_MAX) std::memcpy(&descriptor, shareable, sizeof descriptor);
+        struct stat of{};
+        require(fstat(descriptor, &of) == 0 && S_ISREG(of.st_mode) && of.st_size > 0 &&
+                    static_cast<size_t>(of.st_size) % granularity == 0,
+                hipErrorInvalidValue, "osHandle is no descriptor of hipMemExportToShareableHandle");
+        const int copied = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+        require(copied >= 0, hipErrorOperatingSystem, "the host has no file descriptor left");
+        *handle = add_allocation(static_cast<size_t>(of.st_size), copied);
     });
 }
 HIPKITTENS_EXPORT hipError_t hipMemRelease(hipMemGenericAllocationHandle_t handle) {

@@ -208,6 +208,14 @@ typedef void (*HipkittensVisitMnemonic)(void* context, const char* mnemonic, con
 int hipkittens_survey(int target, const uint8_t* code, size_t size, HipkittensVisitMnemonic visit,
                       void* context);
 
+/* The code objects of an offload bundle of clang's, plain or compressed: `visit` is called once for each with its entry's name, which ends
+   in the processor, and with bytes that are there during the call alone. The host's entry is none. Returns 0, or an error whose text is
+   in last_error: hipErrorInvalidImage where the file is no such bundle. */
+typedef void (*HipkittensVisitCodeObject)(void* context, const char* name, const uint8_t* code_object,
+                                          size_t size);
+int hipkittens_bundled_code_objects(const uint8_t* file, size_t size, HipkittensVisitCodeObject visit,
+                                    void* context);
+
 /* How the bf16 matrix products of a code object stand in its steps, as a host with AVX-512-BF16 or AMX runs them: how many
    there are, and in how many runs with nothing between. Returns 0, or an error whose text is in last_error: hipErrorNotSupported
    on another host. */

@@ -4,13 +4,17 @@
 Megatron Core   https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/transformer/dot_product_attention.py
 TorchTitan      https://github.com/pytorch/torchtitan/blob/main/torchtitan/overrides/README.md
 vLLM            https://github.com/vllm-project/vllm/blob/main/vllm/model_executor/custom_op.py
+SGLang          https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/plugins/hook_registry.py
 """
 
 import contextlib
 import dataclasses
 import enum
+import functools
+import pkgutil
 import sys
 import types
+import typing
 
 import torch
 
@@ -176,3 +180,64 @@ def vllm(monkeypatch):
         module("vllm.model_executor.layers.rotary_embedding", RotaryEmbedding=RotaryEmbedding),
     )
     return replaced, RMSNorm, RotaryEmbedding
+
+
+def sglang(monkeypatch):
+    """The registry of hooks, which puts them in place, and the norm that they are for."""
+
+    class HookType(enum.Enum):
+        AROUND = "around"
+
+    class HookRegistry:
+        hooks: typing.ClassVar[dict] = {}
+
+        @classmethod
+        def register(cls, target, hook, hook_type):
+            assert hook_type is HookType.AROUND and target not in cls.hooks
+            cls.hooks[target] = hook
+
+        @classmethod
+        def apply_hooks(cls):
+            for target, hook in cls.hooks.items():
+                owner, name = target.rsplit(".", 1)
+                owner = pkgutil.resolve_name(owner)
+                original = getattr(owner, name)
+                setattr(owner, name, functools.partialmethod(wrapped, hook, original))
+
+    def wrapped(self, hook, original, *args, **kwargs):
+        return hook(original, self, *args, **kwargs)
+
+    class RMSNorm(torch.nn.Module):
+        def __init__(self, hidden_size, eps=1e-6, var_hidden_size=None, fp32_residual=False, aiter=False):
+            super().__init__()
+            self.has_weight, self.weight = True, torch.nn.Parameter(torch.ones(hidden_size))
+            self.variance_epsilon, self.fp32_residual = eps, fp32_residual
+            self.variance_size_override = None if var_hidden_size == hidden_size else var_hidden_size
+            self._forward_method = self.forward_aiter if aiter else self.forward_hip
+            self.calls = 0
+
+        def forward(self, *args, **kwargs):
+            return self._forward_method(*args, **kwargs)
+
+        def forward_native(self, x, residual=None, post_residual_addition=None):
+            self.calls += 1
+            wide = x.float() if residual is None else x.float() + residual.float()
+            if post_residual_addition is not None:
+                wide += post_residual_addition.float()
+            seen = wide[..., : self.variance_size_override]
+            out = wide * torch.rsqrt(seen.square().mean(-1, keepdim=True) + self.variance_epsilon)
+            out = (out * self.weight).to(x.dtype)
+            return out if residual is None else (out, wide.to(x.dtype))
+
+        def forward_hip(self, *args, **kwargs):
+            return self.forward_native(*args, **kwargs)
+
+        def forward_aiter(self, *args, **kwargs):
+            return self.forward_native(*args, **kwargs)
+
+    install(
+        monkeypatch,
+        module("sglang.srt.plugins.hook_registry", HookRegistry=HookRegistry, HookType=HookType),
+        module("sglang.srt.layers.layernorm", RMSNorm=RMSNorm),
+    )
+    return HookRegistry, RMSNorm

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Megatron Core, TorchTitan and vLLM, by stubs of what they publish: none of them is installed here."""
+"""Megatron Core, TorchTitan, vLLM and SGLang, by stubs of what they publish: none of them is installed here."""
 
 import importlib
+import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 import hipkittens
 from tests.integrations import stub_frameworks
 
+ROOT = Path(__file__).resolve().parents[2]
 BF16 = torch.bfloat16
 
 
@@ -157,3 +160,44 @@ def test_vllm_rms_norm_and_rotary(monkeypatch, load):
             for ours, theirs in zip(turn(*given), turn.forward_native(*given), strict=True):
                 assert (ours is None) == (theirs is None)
                 assert ours is None or torch.allclose(ours.float(), theirs.float(), atol=0.03)
+
+
+@pytest.mark.parametrize("aiter", [False, True])
+def test_sglang_rms_norm(monkeypatch, load, aiter):
+    registry, rms_norm = stub_frameworks.sglang(monkeypatch)
+    integration = load("sglang")
+    for listed in (None, "", "other, hipkittens2"):
+        monkeypatch.delenv("SGLANG_PLUGINS", raising=False)
+        if listed is not None:
+            monkeypatch.setenv("SGLANG_PLUGINS", listed)
+        integration.plugin()
+        assert registry.hooks == {}
+    monkeypatch.setenv("SGLANG_PLUGINS", "other, hipkittens")
+    integration.plugin()
+    integration.register()
+    registry.apply_hooks()
+    norm = rms_norm(64, eps=0.1, aiter=aiter).to(BF16)
+    x, residual, more = (draw(6, 64, seed=seed) for seed in range(3))
+    ours = norm(x), *norm(x, residual)
+    assert norm.calls == 0
+    exact = norm.forward_native(x), *norm.forward_native(x, residual)
+    for mine, theirs in zip(ours, exact, strict=True):
+        assert torch.allclose(mine.float(), theirs.float(), atol=0.03)
+    # What ours does not do is theirs, bit for bit.
+    before = norm.calls
+    for mine, theirs in zip(norm(x, residual, more), norm.forward_native(x, residual, more), strict=True):
+        assert torch.equal(mine, theirs)
+    assert norm(x[:0]).shape == (0, 64) and norm.calls == before + 3
+    for options in ({"var_hidden_size": 16}, {"fp32_residual": True}):
+        other = rms_norm(64, aiter=aiter, **options).to(BF16)
+        assert torch.equal(other(x), other.forward_native(x)) and other.calls == 2
+
+
+@pytest.mark.parametrize("group", ["vllm.general_plugins", "sglang.srt.plugins"])
+def test_plugins_are_declared(group):
+    heading = re.escape(f'[project.entry-points."{group}"]')
+    declared = re.search(
+        rf'^{heading}\nhipkittens = "(.*):(.*)"$', (ROOT / "pyproject.toml").read_text(), re.M
+    )
+    module, function = declared.groups()
+    assert callable(getattr(importlib.import_module(module), function))

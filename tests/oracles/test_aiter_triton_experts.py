@@ -18,9 +18,9 @@ from tests.test_aiter_gemm import BF16, F32, draw, rms
 pytestmark = needs_wheel
 
 
-@pytest.fixture(autouse=True)
-def gfx950():
-    with hipkittens.simulate("gfx950", checks=True):
+@pytest.fixture(autouse=True, params=("gfx950",))
+def target(request):
+    with hipkittens.simulate(request.param, checks=True):
         yield
 
 

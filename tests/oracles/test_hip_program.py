@@ -5,7 +5,6 @@ import importlib.util
 import os
 import pathlib
 import shutil
-import struct
 import subprocess
 import sys
 
@@ -13,6 +12,7 @@ import pytest
 
 from hipkittens._installation import SIMULATOR, TARGETS
 from tests.device_compiler import compile_hip
+from tests.offload_bundles import offload_bundle
 
 HERE = pathlib.Path(__file__).parent
 SCALE = """
@@ -33,14 +33,17 @@ def headers():
     return pathlib.Path(found.origin).parent / "backends/amd/include"
 
 
+def compiled(name, headers, folder, library="amdhip64"):
+    (folder / f"lib{library}.so").symlink_to(SIMULATOR)
+    subprocess.run(
+        ["g++", "-std=c++17", "-w", f"-I{headers}", str(HERE / f"{name}.cpp"), f"-L{folder}", f"-l{library}",
+         "-o", str(folder / name)], check=True)  # fmt: skip
+    return folder / name
+
+
 @pytest.fixture(scope="module")
 def program(headers, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("hip")
-    (folder / "libamdhip64.so").symlink_to(SIMULATOR)
-    subprocess.run(
-        ["g++", "-std=c++17", "-w", f"-I{headers}", str(HERE / "hip_program.cpp"), f"-L{folder}", "-lamdhip64",
-         "-o", str(folder / "program")], check=True)  # fmt: skip
-    return folder / "program"
+    return compiled("hip_program", headers, tmp_path_factory.mktemp("hip"))
 
 
 @pytest.mark.parametrize("target", ("gfx942", "gfx950"))
@@ -52,20 +55,6 @@ def test_runs_unchanged(program, target, tmp_path):
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith(f"{target}") and "right" in result.stdout
-
-
-def offload_bundle(images):
-    """As clang-offload-bundler writes it: the host's entry, which is empty, and a code object for each target."""
-    entries = {"host-x86_64-unknown-linux-gnu-": b""} | {
-        f"hipv4-amdgcn-amd-amdhsa--{target}": image for target, image in images.items()
-    }
-    header, bodies, offset = b"", b"", 4096
-    for name, image in entries.items():
-        header += struct.pack("<3Q", offset, len(image), len(name)) + name.encode()
-        bodies += image + bytes(-len(image) % 4096)
-        offset += len(image) + -len(image) % 4096
-    header = b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<Q", len(entries)) + header
-    return header + bytes(4096 - len(header)) + bodies
 
 
 def zig(*arguments):
@@ -127,6 +116,27 @@ def test_what_hipcc_compiles_runs_under_sim_run(compiled_source, target):
     assert result.stdout == f"{target} right\n" * 2
     result = simulated("run", "--target", target, "--devices", 3, "--", program, HIP_VISIBLE_DEVICES="2")
     assert result.stdout == f"{target} right\n", result.stderr
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_values_captures_batches_and_shared_memory(headers, target, tmp_path):
+    program = compiled("hip_values_and_handles", headers, tmp_path)
+    result = simulated("run", "--target", target, "--", program)
+    assert (result.returncode, result.stdout) == (0, "right\n"), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "product", "units"), [("gfx942", "MI300X", 304), ("gfx950", "MI355X", 256)]
+)
+def test_what_hsa_says_of_agents(headers, target, product, units, tmp_path):
+    program = compiled("hsa_program", headers, tmp_path, "hsa-runtime64")
+    result = simulated("run", "--target", target, "--devices", 3, "--", program)
+    assert result.returncode == 0, result.stderr
+    line = (
+        f"{target}, AMD Instinct {product} (simulated): {units} compute units, 64 lanes, bus {{}}00, "
+        f"amdgcn-amd-amdhsa--{target}:sramecc+:xnack-\n"
+    )
+    assert result.stdout == line.format(1) + line.format(2) + "2 of 3\n"
 
 
 def test_sim_check_looks_at_any_program(compiled_source):

@@ -6,7 +6,6 @@ import struct
 import subprocess
 import sys
 import threading
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ import pytest
 from fuzz.seeds import KERNEL
 from hipkittens import _simulator
 from tests.device_compiler import assemble, compile_hip
+from tests.offload_bundles import COMPRESSORS, compressed_bundle, offload_bundle
 from tests.simulated_device import TARGETS, library, library_path
 
 SUCCESS, INVALID_VALUE, INVALID_CONFIGURATION, BAD_DIRECTION, BAD_FUNCTION, BAD_DEVICE = 0, 1, 9, 21, 98, 101
@@ -327,36 +327,6 @@ def test_what_is_no_code_object_is_refused(hip, start):
     hip.fails("hipModuleLoadData", INVALID_IMAGE, ctypes.byref(handle), start + bytes(4096))
 
 
-def bundle_of(target, code):
-    """A bundle with one code object, as clang's offload bundler lays it out."""
-    name = f"hipv4-amdgcn-amd-amdhsa--{target}".encode()
-    header = b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<4Q", 1, 4096, len(code), len(name)) + name
-    return header + bytes(4096 - len(header)) + code
-
-
-def zstd(data):
-    library = ctypes.CDLL("libzstd.so.1")
-    for function in (library.ZSTD_compressBound, library.ZSTD_compress):
-        function.restype = ctypes.c_size_t
-    library.ZSTD_compressBound.argtypes = [ctypes.c_size_t]
-    library.ZSTD_compress.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int]  # fmt: skip
-    room = ctypes.create_string_buffer(library.ZSTD_compressBound(len(data)))
-    size = library.ZSTD_compress(room, len(room), data, len(data), 3)
-    return room.raw[:size]
-
-
-COMPRESSORS = {0: zlib.compress, 1: zstd}
-
-
-def compressed_bundle(bundle, version, method, said=None):
-    """As --offload-compress writes it, from the fields that code_object/compressed_bundle.h lists; `said`: another size of the bundle."""
-    data, said = COMPRESSORS.get(method, zlib.compress)(bundle), len(bundle) if said is None else said
-    sizes = {1: "<I", 2: "<II", 3: "<QQ"}.get(version, "<QQ")
-    whole = 8 + struct.calcsize(sizes) + 8 + len(data)
-    written = struct.pack(sizes, said) if version == 1 else struct.pack(sizes, whole, said)
-    return b"CCOB" + struct.pack("<HH", version, method) + written + bytes(8) + data
-
-
 def add_one_runs(hip, module):
     data = hip.malloc(256)
     hip.hipMemset(data, 0, ctypes.c_size_t(256))
@@ -366,7 +336,7 @@ def add_one_runs(hip, module):
 
 @pytest.mark.parametrize("method", COMPRESSORS)
 def test_a_compressed_bundle_is_loaded(hip, target, method, tmp_path):
-    bundle = bundle_of(target, compile_hip(SOURCE, target))
+    bundle = offload_bundle({target: compile_hip(SOURCE, target)})
     for version in (2, 3):
         # HIP is not told where the image ends: other bytes follow.
         assert add_one_runs(hip, hip.load(compressed_bundle(bundle, version, method) + b"\xff" * 64))
@@ -377,10 +347,10 @@ def test_a_compressed_bundle_is_loaded(hip, target, method, tmp_path):
 
 
 def test_what_is_wrong_with_a_compressed_bundle_is_said(hip, target, tmp_path):
-    bundle = bundle_of(target, compile_hip(SOURCE, target))
+    bundle = offload_bundle({target: compile_hip(SOURCE, target)})
     handle, path = ctypes.c_void_p(), tmp_path / "bundle"
     whole = compressed_bundle(bundle, 3, 1)
-    other = bundle_of("gfx90a", b"\x7fELF")
+    other = offload_bundle({"gfx90a": b"\x7fELF"})
     for image, says in (
         (compressed_bundle(bundle, 4, 1), "version 4 (at byte 0x4); allowed: 1 to 3"),
         (compressed_bundle(bundle, 3, 2), "compressed by method 2 (at byte 0x6); allowed: 0 (zlib), 1 (zstd)"),

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT
+"""SGLang's RMSNorm on hipkittens, as a general plugin of SGLang's named hipkittens:
+
+    SGLANG_PLUGINS=hipkittens python -m sglang.launch_server --model-path MODEL
+
+SGLang runs every general plugin that is installed unless SGLANG_PLUGINS lists some. This one does nothing unless it is listed there: to
+have the package installed changes no SGLang. What the norm has that ours has not goes to SGLang's own method, call by call: statistics of
+some columns, a rounding before the weight, a residual kept in float32, results of another dtype, a second summand, no rows.
+
+There is no attention backend, and no other layer. Written against sglang/srt/plugins/__init__.py, plugins/hook_registry.py and
+layers/layernorm.py (github.com/sgl-project/sglang, of 2026), and tested against stubs of them. **It has not run with SGLang itself.**
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .._log import log
+from ..norm import rms_norm
+
+# What a ROCm build dispatches RMSNorm to: with SGLANG_USE_AITER the second, or else the first.
+METHODS = ("forward_hip", "forward_aiter")
+_registered = False
+
+
+def plugin() -> None:
+    """What SGLang calls in each of its processes: `register`, if SGLANG_PLUGINS names hipkittens."""
+    if "hipkittens" in [name.strip() for name in os.environ.get("SGLANG_PLUGINS", "").split(",")]:
+        log.info("SGLang's RMSNorm is hipkittens', which has not run with SGLang itself")
+        register()
+
+
+def register() -> None:
+    """Hooks the norm's methods; SGLang puts the hooks in place when its plugins have run. Repeated calls do nothing more."""
+    global _registered
+    if _registered:
+        return
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    for method in METHODS:
+        HookRegistry.register(f"sglang.srt.layers.layernorm.RMSNorm.{method}", norm, HookType.AROUND)
+    _registered = True
+
+
+def norm(
+    theirs: Callable[..., Any],
+    layer: Any,
+    x: torch.Tensor,
+    residual: torch.Tensor | None = None,
+    *others: Any,
+    **options: Any,
+) -> Any:
+    """RMSNorm with the residual added in the same pass, or `theirs`, SGLang's method, where ours does not do what it does."""
+    given = [value for value in (*others, *options.values()) if value is not None]
+    has_more = any(
+        getattr(layer, name, None)
+        for name in (
+            "variance_size_override",
+            "cast_x_before_out_mul",
+            "fp32_residual",
+            "override_orig_dtype",
+        )
+    )
+    if given or has_more or not x.numel():
+        return theirs(layer, x, residual, *others, **options)
+    weight = layer.weight.data if getattr(layer, "has_weight", True) else None
+    return rms_norm(
+        x, weight, layer.variance_epsilon, residual=residual, return_residual=residual is not None
+    )

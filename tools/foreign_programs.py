@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Runs the tests of other people's programs, client by client, keeps what came out, and writes docs/foreign_programs.md from that.
+
+    python tools/foreign_programs.py [CLIENT ...]        # as ./run test --slow has installed them; default: all of them
+    python tools/foreign_programs.py --page              # runs nothing
+
+A client that is not run keeps its results, tests/oracles/foreign_programs.json. Exit code 1 when a case was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import slow_tests
+
+from hipkittens._installation import TARGETS
+from hipkittens.operations._markdown import table
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "foreign_programs.md"
+ORACLES = ROOT / "tests" / "oracles"
+RESULTS = ORACLES / "foreign_programs.json"
+HEAD = """# Foreign programs
+
+Compilers, libraries of kernels and programs of other people on the simulated GPUs, each as its wheel has it: what they launch was written,
+and mostly compiled, by nobody here. `python tools/foreign_programs.py` runs their tests and writes this page from the results,
+`tests/oracles/foreign_programs.json`: every number counts cases of a run. **Everything is simulated.** AITER's compiled kernels are on a
+page of their own, [Foreign kernels](foreign_kernels.md).
+
+A case is one test with one choice of parameters. It is *right* if its results are within the bar that the test names, and where
+checkers are on, as in most, if they found nothing. It is *the client's* if the run shows what its program does wrong; each is
+named below. It is *wrong* if neither holds, and *skipped* if its test says why it cannot run here. Under each target are the cases tried,
+those that are right, and those that are the client's: tried / right / the client's. Some cases are of no one target, such as what happens
+without a GPU, or with one of each.
+
+"""
+
+
+@dataclass(frozen=True)
+class Client:
+    """Where its tests are, as FILE or FILE::BEGINNING_OF_A_NAME below tests/oracles, and the distributions that it is made of."""
+
+    name: str
+    tests: tuple[str, ...]
+    distributions: tuple[str, ...]
+    folder: str | None = None  # below the environment, where ./run installs what cannot be beside the rest
+
+
+CLIENTS = (
+    Client("HIP programs, compiled by clang as hipcc does", ("test_hip_program.py",), ("ziglang",)),
+    Client("Triton", ("test_triton.py", "test_triton_benchmark.py"), ("triton",)),
+    Client(
+        "Liger-Kernel", ("test_liger.py", "test_rocm_answers.py::test_liger"), ("liger-kernel", "triton"),
+    ),
+    Client(
+        "AITER's Triton operators",
+        ("test_aiter_triton.py", "test_aiter_triton_experts.py", "test_rocm_answers.py::test_aiter"),
+        ("amd-aiter", "triton"),
+    ),
+    Client("IREE", ("test_iree.py",), ("iree-base-compiler", "iree-base-runtime"), "iree_packages"),
+    Client("Mojo", ("test_mojo.py",), ("mojo-compiler", "max-core", "max-mojo-libs"), "mojo_packages"),
+    Client("AMD's Python bindings of HIP", ("test_rocm_bindings.py",), ("rocm-bindings-hip",), "rocm_packages"),
+)  # fmt: skip
+RIGHT, WRONG, SKIPPED, THEIRS = "right", "wrong", "skipped", "the client's: "
+
+
+def versions(client: Client) -> dict[str, str]:
+    """Of what is installed; "not installed" without it."""
+    path = [str(Path(sys.prefix) / client.folder)] if client.folder else sys.path
+    found = {
+        each.metadata["Name"].lower().replace("_", "-"): each.version
+        for each in importlib.metadata.distributions(path=path)
+    }
+    return {name: found.get(name, "not installed") for name in client.distributions}
+
+
+def result(case: slow_tests.Case) -> str:
+    if case.outcome == "passed" and "client_fault" in case.properties:
+        return THEIRS + case.properties["client_fault"]
+    return {"passed": RIGHT, "failed": WRONG, "skipped": SKIPPED}[case.outcome]
+
+
+def run(client: Client) -> dict:
+    """Every test of it, those that are not slow too."""
+    found = {}
+    for place in client.tests:
+        file, _, beginning = place.partition("::")
+        chosen = ["-k", beginning] if beginning else []
+        for case in slow_tests.cases(str(ORACLES / file), ["-o", "addopts=", *chosen]):
+            if case.name.startswith(beginning) or case.outcome == "failed":
+                found[f"{file}::{case.name}"] = result(case)
+    return {"date": datetime.date.today().isoformat(), "versions": versions(client), "cases": found}
+
+
+def target_of(case: str) -> str:
+    """The one target that a case's parameters name, or "" if they name none or several."""
+    named = [target for target in TARGETS if target in case.partition("[")[2]]
+    return named[0] if len(named) == 1 else ""
+
+
+def counts(outcomes: Sequence[str]) -> str:
+    theirs = sum(each.startswith(THEIRS) for each in outcomes)
+    return f"{len(outcomes) - outcomes.count(SKIPPED)} / {outcomes.count(RIGHT)} / {theirs}"
+
+
+def text(results: Mapping[str, dict]) -> str:
+    """The page."""
+    head = ["client", "versions", *TARGETS, "no one target", "wrong", "skipped", "run"]
+    body, faults = [], []
+    for name, found in results.items():
+        cases = found["cases"]
+        outcomes = list(cases.values())
+        body.append(
+            [
+                name,
+                ", ".join(f"{each} {version}" for each, version in found["versions"].items()),
+                *(
+                    counts([outcome for case, outcome in cases.items() if target_of(case) == target])
+                    for target in (*TARGETS, "")
+                ),
+                str(outcomes.count(WRONG)),
+                str(outcomes.count(SKIPPED)),
+                found["date"],
+            ]
+        )
+        reasons: dict[str, list[str]] = {}
+        for case, outcome in cases.items():
+            if outcome.startswith(THEIRS):
+                reasons.setdefault(outcome.removeprefix(THEIRS), []).append(case)
+        faults += [
+            [name, reason, "<br>".join(f"`{case}`" for case in which)] for reason, which in reasons.items()
+        ]
+    page = HEAD + table(head, body)
+    page += "\n## What is the client's\n\n"
+    page += (
+        table(["client", "what it does", "where it is shown"], faults)
+        if faults
+        else "Nothing, in these cases.\n"
+    )
+    page += "\n## Where the tests are\n\n"
+    page += table(
+        ["client", "tests, below `tests/oracles`"],
+        [[client.name, ", ".join(f"`{place}`" for place in client.tests)] for client in CLIENTS],
+    )
+    return page
+
+
+def read() -> dict[str, dict]:
+    """In the order of CLIENTS; those that were never run have no entry."""
+    kept = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    return {client.name: kept[client.name] for client in CLIENTS if client.name in kept}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("clients", nargs="*", metavar="CLIENT", help="default: all of them")
+    parser.add_argument(
+        "--page", action="store_true", help="run nothing: write the page from the results that are there"
+    )
+    arguments = parser.parse_args()
+    names = [client.name for client in CLIENTS]
+    if unknown := sorted(set(arguments.clients) - set(names)):
+        raise SystemExit(f"no client {', '.join(unknown)}; there are {', '.join(names)}")
+    results = read()
+    if not arguments.page:
+        for client in CLIENTS:
+            if client.name in (arguments.clients or names):
+                print(f"== {client.name}", flush=True)
+                results[client.name] = run(client)
+                RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+        results = read()
+    PAGE.write_text(text(results))
+    return int(any(WRONG in found["cases"].values() for found in results.values()))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
