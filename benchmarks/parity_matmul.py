@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The cases of matmul and linear: products and every gradient."""
+"""The cases of matmul, linear and addmm_: products, and every gradient of the first two."""
 
 from __future__ import annotations
 
@@ -112,13 +112,6 @@ def _run_matmul(target: str, case: dict, seed: int) -> list[Result]:
             return torch.addmm(bias.to(a.dtype), a, b)
         return torch.matmul(a, b) + bias
 
-    def in_parts(a, b, bias=None):
-        """In float32 as matrix cores sum, a few k at a time: what has no counterpart in PyTorch."""
-        total = torch.zeros(*batch, m, n)
-        for first in range(0, k, 32):
-            total = total + a[..., first : first + 32].float() @ b[..., first : first + 32, :].float()
-        return total if bias is None else total + bias.float()
-
     narrow = out_dtype == dtype and (not case["bias"] or inputs["bias"].dtype == dtype)
     size_a, size_b, size_grad = (value.double().abs() for value in (a, b, grad))
     product = size_a @ size_b
@@ -136,9 +129,46 @@ def _run_matmul(target: str, case: dict, seed: int) -> list[Result]:
     exact = [kind == "integers"] * 4
     exact[1] &= batch_a == batch
     exact[2] &= batch_b == batch or not batch_b
-    out = None if narrow else in_parts(**inputs)
+    out = None if narrow else _in_parts(**inputs)
     theirs_name = EXPANDED if broadcast else OWN
     return _compare(target, exact, ours, own, inputs, grad, out_dtype, names, magnitudes, out, theirs_name)
+
+
+def _in_parts(a, b, bias=None):
+    """In float32 as matrix cores sum, a few k at a time: what has no counterpart in PyTorch."""
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    total = torch.zeros(*batch, a.shape[-2], b.shape[-1])
+    for first in range(0, a.shape[-1], 32):
+        total = total + a[..., first : first + 32].float() @ b[..., first : first + 32, :].float()
+    return total if bias is None else total + bias.float()
+
+
+def _run_addmm(target: str, case: dict, seed: int) -> list[Result]:
+    generator = torch.Generator().manual_seed(seed)
+    layout, dtype_name = case["layout"].split("_")
+    (m, n, k, leading), kind = case["shape"], case["values"]
+    batch_a, batch_b = (
+        tuple(int(size) for size in part.split(",") if size) for part in (leading or "|").split("|")
+    )
+    batch = torch.broadcast_shapes(batch_a, batch_b)
+    dtype = DTYPES[dtype_name]
+    a = _matrix(generator, kind, batch_a, m, k, layout[0] == "t", case["gap"], dtype)
+    b = _matrix(generator, kind, batch_b, k, n, layout[1] == "t", case["gap"], dtype)
+    before = case["before"] * _values(generator, kind, (*batch, m, n), torch.float32)
+    sums = with_gaps(before.clone(), 0, case["gap"])
+    with simulated(target, "exact"):
+        hipkittens.addmm_(sums, a, b)
+    return [
+        Result(
+            "sums",
+            sums,
+            before + _in_parts(a, b),
+            before.double() + a.double() @ b.double(),
+            (before.double().abs() + a.double().abs() @ b.double().abs()).max().item(),
+            IN_PARTS,
+            kind == "integers",
+        )
+    ]
 
 
 def _run_linear(target: str, case: dict, seed: int) -> list[Result]:
@@ -193,6 +223,18 @@ MATMUL = Operation(
     },
     _run_matmul,
     {"shape": _draw_shape, "gap": lambda choose: choose.randint(0, 9)},
+)
+ADDMM = Operation(
+    "addmm_",
+    {
+        "shape": SHAPES,
+        "layout": MATMUL.factors["layout"],
+        "before": (1, 0, 64),
+        "values": VALUES,
+        "gap": (0, 3, 8),
+    },
+    _run_addmm,
+    MATMUL.draws,
 )
 LINEAR = Operation(
     "linear",

@@ -26,7 +26,7 @@ from .delta_rule import gated_delta_rule, gated_delta_step
 from .experts import expert_combine, expert_gather, moe
 from .feed_forward import feed_forward, gated_linear
 from .float8 import float8_linear
-from .gemm import linear, matmul
+from .gemm import addmm_, linear, matmul
 from .grouped import grouped_matmul
 from .heads import concat_heads, split_heads
 from .hstu import hstu_attention
@@ -67,6 +67,7 @@ __all__ = [
     "QuantizedNorm",
     "Support",
     "activation",
+    "addmm_",
     "attention",
     "attention_merge",
     "attention_mla",

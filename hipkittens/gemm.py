@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from . import _backend
-from ._arguments import check_tensor
+from ._arguments import check_gets_no_gradient, check_tensor
 from ._autocast import to_autocast_dtype
 from ._call import call
 from .activation import ACTIVATIONS, in_torch
@@ -92,6 +92,63 @@ def linear(
     return result if x.dim() == 2 else result.reshape(*x.shape[:-1], weight.shape[0])
 
 
+@_backend.interruptible
+def addmm_(sums: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """sums += a @ b in place, in one launch; returns sums.
+
+    sums (..., M, N) is float32, a (..., M, K) and b (..., K, N) are bfloat16 or float16, both the same. The product is summed in float32
+    and then added, one rounding for each element: what gradients of weights in float32, over micro-batches or parts of a batch, are
+    summed with (a of `output_gradient.mT`, b of `input`). Leading dimensions of a and b broadcast to those of sums, whose rows are
+    contiguous and do not overlap. Operands as in `matmul`, but a `b` of which columns are contiguous is copied first.
+
+    There is no derivative: sums + matmul(a, b, out_dtype=torch.float32) has. Raises TypeError or ValueError, before anything is
+    launched, for dtypes, shapes, strides or devices that do not fit, and for arguments that require a gradient where autograd records.
+    """
+    where = "hipkittens.addmm_"
+    a, b = to_autocast_dtype(a, b)
+    _check(where, a, b, None, torch.float32)
+    _check_sums(where, sums, a, b)
+    batch = sums.shape[:-2]
+    a, b = (value.expand(*batch, *value.shape[-2:]) for value in (a, b))
+    if _backend.uses_torch():
+        return sums.add_(_in_torch(a, b, None, torch.float32))
+    call("addmm_", sums, a, b)
+    return sums
+
+
+def _check_sums(where: str, sums: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    check_tensor(where, "sums", sums)
+    if sums.dtype != torch.float32:
+        raise TypeError(f"{where}: sums is {sums.dtype}; allowed: torch.float32")
+    if sums.device != a.device:
+        raise ValueError(f"{where}: sums is on {sums.device} and a on {a.device}; move one to the other")
+    shape = (a.shape[-2], b.shape[-1])
+    if a.shape[-1] != b.shape[-2] or sums.dim() < 2 or sums.shape[-2:] != shape:
+        raise ValueError(
+            f"{where}: a is {tuple(a.shape)}, b is {tuple(b.shape)} and sums {tuple(sums.shape)}; they must be (..., M, K), "
+            "(..., K, N) and (..., M, N)"
+        )
+    for name, value in (("a", a), ("b", b)):
+        try:
+            fits = torch.broadcast_shapes(value.shape[:-2], sums.shape[:-2]) == sums.shape[:-2]
+        except RuntimeError:
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"{where}: leading dimensions {tuple(value.shape[:-2])} of {name} do not broadcast to "
+                f"{tuple(sums.shape[:-2])} of sums"
+            )
+    *batches, rows, columns = (
+        stride if size > 1 else sums.shape[-1] for size, stride in zip(sums.shape, sums.stride(), strict=True)
+    )
+    if (sums.shape[-1] > 1 and columns != 1) or rows < sums.shape[-1] or 0 in batches:
+        raise ValueError(
+            f"{where}: sums has strides {tuple(sums.stride())}; its rows must be contiguous and must not overlap"
+        )
+    for name, value in (("sums", sums), ("a", a), ("b", b)):
+        check_gets_no_gradient(where, name, value)
+
+
 def _activated(
     rows: torch.Tensor,
     weight: torch.Tensor,
@@ -161,7 +218,8 @@ def _check(
     out_dtype: torch.dtype | None,
 ) -> torch.dtype:
     """Raises for arguments no kernel takes; returns the result's dtype."""
-    first, second, columns_axis = ("a", "b", -1) if where == "hipkittens.matmul" else ("x", "weight", 0)
+    is_product = where in ("hipkittens.matmul", "hipkittens.addmm_")
+    first, second, columns_axis = ("a", "b", -1) if is_product else ("x", "weight", 0)
     for name, value in ((first, a), (second, b), *([("bias", bias)] if bias is not None else [])):
         check_tensor(where, name, value)
     for name, value in ((first, a), (second, b)):

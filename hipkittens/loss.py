@@ -14,7 +14,7 @@ from ._arguments import check_dtype_and_device, check_flag, check_probability, c
 from ._autograd import no_forward_mode
 from ._call import call
 from ._vmap import in_a_loop
-from .gemm import matmul
+from .gemm import addmm_, matmul
 
 LOGIT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 FEATURE_DTYPES = (torch.bfloat16, torch.float16)
@@ -24,6 +24,10 @@ Reduction = Literal["mean", "sum", "none"]
 _PARTS, _SMALL_BYTES = 8, 1 << 24
 # Rows and classes of a part are whole tiles of the products.
 _STEP = 256
+# Of a whole MI300X or MI325X, and MI350X or MI355X (AMD's data sheets). A partition has fewer; then parts are of another size than the best.
+_COMPUTE_UNITS = {"gfx942": 304, "gfx950": 256}
+# What a tile takes beside its K, in elements of K: round / k_tile of 256 x 256 tiles in csrc/kernels/gemm/costs.def.
+_TILE_BEGINS_AND_ENDS = 400
 
 
 class _Options(NamedTuple):
@@ -267,27 +271,31 @@ def _workspace(rows: int, classes: int) -> int:
 
 def _steps(total: int, bytes_of_one: int, budget: int) -> list[tuple[int, int]]:
     """First and end of parts that take at most `budget` bytes, if a whole tile of them does."""
-    return _parts(total, max(budget // bytes_of_one // _STEP, 1) * _STEP)
-
-
-def _parts(total: int, step: int) -> list[tuple[int, int]]:
+    step = max(budget // bytes_of_one // _STEP, 1) * _STEP
     return [(first, min(first + step, total)) for first in range(0, total, step)]
 
 
-def _shared(
-    rows: int, classes: int, sums: torch.Tensor | None, product_of: torch.Tensor
-) -> tuple[list[tuple[int, int]], int]:
-    """How the workspace beside `sums` is shared: the parts of product_of's rows whose product is added to it at a time, and the
-    bytes that are left for logits. Equal parts of about a half of it: a product of few rows would have too few tiles for all
-    compute units, and few logits at a time as well."""
+def _left(rows: int, classes: int, sums: torch.Tensor | None) -> int:
+    """Bytes of the workspace for logits beside `sums`."""
     space = _workspace(rows, classes)
-    if sums is None:
-        return [], space
-    space = max(space - sums.numel() * 4, 2 * _STEP)
-    all_rows, row_bytes = product_of.shape[0], product_of.shape[1] * 4
-    count = max(round(2 * all_rows * row_bytes / space), 1)
-    step = max(math.ceil(all_rows / count / _STEP), 1) * _STEP
-    return _parts(all_rows, step), space - min(step, all_rows) * row_bytes
+    return space if sums is None else max(space - sums.numel() * 4, 0)
+
+
+def _well_divided(rows: int, features: int, most: int, device: torch.device) -> int:
+    """Of at most so many classes at a time, how many take the least time for each: the tiles of the three products that a part of
+    them has are computed in rounds of one for each compute unit, the last of which may be nearly empty."""
+    units = _COMPUTE_UNITS[_backend.arch_of(device)]
+    row_tiles, feature_tiles = (math.ceil(size / _STEP) for size in (rows, features))
+
+    def cost_of_class(tiles: int) -> float:
+        products = (
+            (row_tiles * tiles, features),
+            (feature_tiles * tiles, rows),
+            (row_tiles * feature_tiles, tiles * _STEP),
+        )
+        return sum(math.ceil(count / units) * (k + _TILE_BEGINS_AND_ENDS) for count, k in products) / tiles
+
+    return min(range(max(most // _STEP, 1), 0, -1), key=cost_of_class) * _STEP
 
 
 def _part_of_logits(
@@ -311,12 +319,6 @@ def _losses(
     return results
 
 
-def _add_product(sums: torch.Tensor, a: torch.Tensor, b: torch.Tensor, parts: list[tuple[int, int]]) -> None:
-    """sums += a @ b in float32, in these parts of the rows."""
-    for first, end in parts:
-        sums[first:end] += matmul(a[first:end], b, out_dtype=torch.float32)
-
-
 def _zeros(need: bool, like: torch.Tensor | None, dtype: torch.dtype | None = None) -> torch.Tensor | None:
     """Where a gradient is to be, None where none is asked for."""
     return torch.zeros_like(like, dtype=dtype) if need and like is not None else None
@@ -337,15 +339,14 @@ class _KeptGradients(torch.autograd.Function):
         dx = _zeros(needed[0], x)
         dweight, dbias = _zeros(needed[1], weight, torch.float32), _zeros(needed[2], bias, torch.float32)
         total = torch.zeros((), dtype=torch.float32, device=x.device)
-        parts, budget = _shared(rows, classes, dweight, weight)
-        for first, end in _steps(rows, classes * 2, budget):
+        for first, end in _steps(rows, classes * 2, _left(rows, classes, dweight)):
             part = x[first:end]
             logits = _part_of_logits(part, weight, bias, 0, classes)
             total += call("cross_entropy_in_place", logits, target[first:end], scale, *options).sum()
             if dx is not None:
                 dx[first:end] = matmul(logits, weight)
             if dweight is not None:
-                _add_product(dweight, logits.t(), part, parts)
+                addmm_(dweight, logits.t(), part)
             if dbias is not None:
                 dbias += logits.sum(0, dtype=torch.float32)
         ctx.save_for_backward(dx, _rounded(dweight, weight), _rounded(dbias, bias))
@@ -401,7 +402,9 @@ class _Recomputed(torch.autograd.Function):
         dweight, dbias = _zeros(needed[1], weight), _zeros(needed[2], bias)
         rows, classes = x.shape[0], weight.shape[0]
         dloss, ignored = dloss.contiguous(), target == options.ignore_index
-        parts, budget = _shared(rows, classes, sums, x)
+        budget = _left(rows, classes, sums)
+        if sums is not None and dweight is not None and rows:
+            budget = min(budget, _well_divided(rows, x.shape[1], budget // (rows * 2), x.device) * rows * 2)
         for first, end in _steps(classes, rows * 2, budget) if rows else ():
             logits = _part_of_logits(x, weight, bias, first, end)
             # From the part's first class on. -1 stands for what is ignored, since ignore_index may be a class of the part, and
@@ -418,7 +421,7 @@ class _Recomputed(torch.autograd.Function):
                 *options._replace(ignore_index=-1),
             )
             if sums is not None:
-                _add_product(sums, logits, weight[first:end], parts)
+                addmm_(sums, logits, weight[first:end])
             if dweight is not None:
                 dweight[first:end] = matmul(logits.t(), x)
             if dbias is not None:

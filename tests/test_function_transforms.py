@@ -13,8 +13,15 @@ import hipkittens
 from hipkittens import operations
 
 CALLS, IN_PLACE = {}, {}
-# Four write to an argument beside what they return, and their own tests hold them to the transforms; one draws, and each call differs.
-APART = ("causal_conv1d_update", "gated_delta_step", "kimi_delta_step", "rotary_cache_write", "sample")
+# Five write to an argument and return something, and their own tests hold them to the transforms; one draws, and each call differs.
+APART = (
+    "addmm_",
+    "causal_conv1d_update",
+    "gated_delta_step",
+    "kimi_delta_step",
+    "rotary_cache_write",
+    "sample",
+)
 
 
 def writes_in_place(name):
@@ -25,10 +32,10 @@ def writes_in_place(name):
 
 for _operation in operations.every():
     for _each in _operation.functions:
+        if _each.name in APART:
+            continue
         if writes_in_place(_each.name):
             IN_PLACE[_each.name] = (_each.function, functools.partial(_each.arguments, dtype=torch.bfloat16))
-            continue
-        if _each.name in APART:
             continue
         CALLS[_each.name] = (
             functools.partial(_each.function, **_each.options),

@@ -17,6 +17,8 @@ namespace {
 
 constexpr const char* gemm_schema =
     "gemm(Tensor a, Tensor b, Tensor? bias, ScalarType out_dtype, bool deterministic) -> Tensor";
+// sums, which are float32, += a b.
+constexpr const char* addmm_schema = "addmm_(Tensor(a!) sums, Tensor a, Tensor b) -> ()";
 
 // Leading dimensions that the strides of a, b and c all cross with one step become one dimension. The
 // innermost is the batch of a launch; there is one launch for each index of the others.
@@ -45,6 +47,13 @@ std::vector<BatchDimension> batch_dimensions(const Tensor& a, const Tensor& b, c
     return result;
 }
 
+void check_dtypes(const Tensor& a, const Tensor& b) {
+    const Dtype dtype = a.dtype("gemm: a");
+    if (dtype == Dtype::float32 || b.dtype("gemm: b") != dtype)
+        fail(std::string("gemm: a is ") + name(dtype) + ", b is " + name(b.dtype("gemm: b")) +
+             "; both must be bfloat16, or both float16");
+}
+
 void check_shapes(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias) {
     const auto sa = a.sizes(), sb = b.sizes();
     const auto shapes = [&] { return "a is " + shape_text(sa) + ", b is " + shape_text(sb); };
@@ -71,50 +80,36 @@ gemm::LoadOrder load_order_asked_for() {
     return value && std::string_view(value) == "plain" ? gemm::LoadOrder::plain : gemm::LoadOrder::alternate;
 }
 
-Tensor product(Tensor a_tensor, Tensor b_tensor, std::optional<Tensor> bias, Dtype out_dtype) {
-    check_shapes(a_tensor, b_tensor, bias);
-    const Dtype dtype = a_tensor.dtype("gemm: a");
-    if (dtype == Dtype::float32 || b_tensor.dtype("gemm: b") != dtype) {
-        fail(std::string("gemm: a is ") + name(dtype) + ", b is " + name(b_tensor.dtype("gemm: b")) +
-             "; both must be bfloat16, or both float16");
-    }
-    const Placement placement(a_tensor.device());
-    std::vector<int64_t> sizes(a_tensor.sizes().begin(), a_tensor.sizes().end());
-    const int64_t m = sizes[sizes.size() - 2], k = sizes.back(), n = b_tensor.sizes().back();
-    sizes.back() = n;
-    Tensor out = placement.empty(sizes, out_dtype);
-    if (out.element_count() == 0) return out;
-    if (k == 0) {  // an empty sum
-        if (bias) {
-            out.copy_from(bias->broadcast_rows(sizes));
-        } else {
-            out.set_zero();
-        }
-        return out;
-    }
-    if (bias && bias->strides()[0] != 1 && n > 1) {
-        Tensor dense = Tensor::empty(bias->sizes(), bias->dtype("gemm: bias"), bias->device());
-        dense.copy_from(*bias);
-        bias = std::move(dense);
-    }
-    const Operand a = make_operand(std::move(a_tensor), dtype);
-    const Operand b = make_operand(std::move(b_tensor), dtype);
+// out = a b + bias, or out += a b where out is what the product is added to.
+struct Product {
+    const Operand &a, &b;
+    const std::optional<Tensor>& bias;
+    const Tensor& out;
+    Dtype dtype, out_dtype;
+    bool adds;
 
+    void launch(const Placement& placement) const;
+};
+
+void Product::launch(const Placement& placement) const {
+    const auto sizes = a.tensor.sizes();
+    const int64_t n = b.tensor.sizes().back();
     gemm::Problem problem;
     problem.device = placement.shape();
     problem.a_type = problem.b_type = element_type(dtype);
     problem.output = element_type(out_dtype);
-    problem.m = m;
+    problem.m = sizes[sizes.size() - 2];
     problem.n = n;
-    problem.k = k;
+    problem.k = sizes.back();
     problem.a = a.matrix;
     problem.b = b.matrix;
-    problem.c = {out.data(), n, 0, false};
+    problem.c = {out.data(), out.strides()[sizes.size() - 2], 0, false};
     problem.load_order = load_order_asked_for();
+    problem.adds = adds;
     std::vector<runtime::Region> regions = {
         {a.tensor.data(), a.tensor.extent_bytes(dtype), "a", false},
         {b.tensor.data(), b.tensor.extent_bytes(dtype), "b", false},
-        {out.data(), out.extent_bytes(out_dtype), "out", true},
+        {out.data(), out.extent_bytes(out_dtype), adds ? "sums" : "out", true},
     };
     if (bias) {
         const Dtype bias_dtype = bias->dtype("gemm: bias");
@@ -143,8 +138,68 @@ Tensor product(Tensor a_tensor, Tensor b_tensor, std::optional<Tensor> bias, Dty
         launch_product(placement, problem, regions);
         size_t axis = 0;
         while (axis < batch.size() && ++index[axis] == batch[axis].size) index[axis++] = 0;
-        if (axis == batch.size()) return out;
+        if (axis == batch.size()) return;
     }
+}
+
+Tensor product(Tensor a_tensor, Tensor b_tensor, std::optional<Tensor> bias, Dtype out_dtype) {
+    check_shapes(a_tensor, b_tensor, bias);
+    check_dtypes(a_tensor, b_tensor);
+    const Dtype dtype = a_tensor.dtype("gemm: a");
+    const Placement placement(a_tensor.device());
+    std::vector<int64_t> sizes(a_tensor.sizes().begin(), a_tensor.sizes().end());
+    const int64_t k = sizes.back(), n = b_tensor.sizes().back();
+    sizes.back() = n;
+    Tensor out = placement.empty(sizes, out_dtype);
+    if (out.element_count() == 0) return out;
+    if (k == 0) {  // an empty sum
+        if (bias) {
+            out.copy_from(bias->broadcast_rows(sizes));
+        } else {
+            out.set_zero();
+        }
+        return out;
+    }
+    if (bias && bias->strides()[0] != 1 && n > 1) {
+        Tensor dense = Tensor::empty(bias->sizes(), bias->dtype("gemm: bias"), bias->device());
+        dense.copy_from(*bias);
+        bias = std::move(dense);
+    }
+    const Operand a = make_operand(std::move(a_tensor), dtype);
+    const Operand b = make_operand(std::move(b_tensor), dtype);
+    Product{a, b, bias, out, dtype, out_dtype, false}.launch(placement);
+    return out;
+}
+
+// Rows of unit stride that do not overlap; the plan refuses batches that do.
+void check_sums(const Tensor& sums, const Tensor& a, const Tensor& b) {
+    const auto sizes = sums.sizes(), strides = sums.strides(), of_a = a.sizes();
+    const size_t last = sizes.size() - 1;
+    const bool fits = sizes.size() == of_a.size() && sizes[last] == b.sizes().back() &&
+                      std::equal(sizes.begin(), sizes.end() - 1, of_a.begin());
+    if (!fits)
+        fail("addmm_: sums has the shape " + shape_text(sizes) + "; a is " + shape_text(of_a) + ", b is " +
+             shape_text(b.sizes()));
+    if (sums.dtype("addmm_: sums") != Dtype::float32 || !(sums.device() == a.device()))
+        fail("addmm_: sums needs to be float32 on the device of a");
+    if ((sizes[last] > 1 && strides[last] != 1) || (sizes[last - 1] > 1 && strides[last - 1] < sizes[last]))
+        fail("addmm_: rows of sums need unit stride, and shall not overlap");
+}
+
+void addmm_(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
+    if (argument_count != 3 || result_count != 0) fail("addmm_ is registered with another schema");
+    Arguments arguments(stack, argument_count);
+    Tensor sums = arguments.tensor(), a_tensor = arguments.tensor(), b_tensor = arguments.tensor();
+    check_shapes(a_tensor, b_tensor, std::nullopt);
+    check_dtypes(a_tensor, b_tensor);
+    check_sums(sums, a_tensor, b_tensor);
+    if (sums.element_count() == 0 || a_tensor.sizes().back() == 0) return;
+    const Dtype dtype = a_tensor.dtype("gemm: a");
+    const Placement placement(a_tensor.device());
+    const Operand a = make_operand(std::move(a_tensor), dtype);
+    const Operand b =
+        make_operand(std::move(b_tensor), dtype, false);  // the rows of kind adding have no other
+    Product{a, b, std::nullopt, sums, dtype, Dtype::float32, true}.launch(placement);
 }
 
 void gemm(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
@@ -162,6 +217,7 @@ void gemm(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
 
 const Registration registration{{
     {gemm_schema, &gemm},
+    {addmm_schema, &addmm_},
 }};
 
 }  // namespace

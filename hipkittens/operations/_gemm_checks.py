@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from .._environment import GEMM_LOADS
-from ..gemm import linear, matmul
+from ..gemm import addmm_, linear, matmul
 from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Rows, Table, Trial
 from ._tables import DEVICES
 from ._tensors import draw
@@ -46,6 +46,14 @@ _LOOPED_SHAPES = {
     (64, 64, 64): (1024, 2048, 296),
     (32, 64, 64): (512, 512, 296),
 }
+# Of sums that are added to C, whose K is not split, by the tile's rows and where rows of operands begin.
+_ADDED_SHAPES = {
+    ("256", "vector"): (4864, 4096, 488),
+    ("128", "vector"): (2048, 2048, 488),
+    ("64", "vector"): (1024, 2048, 296),
+    ("64", "element"): (257, 129, 419),
+}
+_ADDED_ORIENTATIONS = ("nn", "tn")
 _LOOPED_UNALIGNED = (257, 129, 515)
 # batch, m, n, k and whether rows begin anywhere: one for each tile size, and a long k that is split
 _SMALL_SHAPES = (
@@ -59,6 +67,12 @@ def _run(orientation: str, dtype: torch.dtype, m: int, n: int, k: int) -> list[t
         a = draw(k, m, dtype=dtype).t() if orientation[0] == "t" else draw(m, k, dtype=dtype)
         b = draw(n, k, dtype=dtype).t() if orientation[1] == "t" else draw(k, n, dtype=dtype)
         return [matmul(a, b)]
+
+
+def _run_adding(orientation: str, dtype: torch.dtype, m: int, n: int, k: int) -> list[torch.Tensor]:
+    with torch.no_grad():
+        a = draw(k, m, dtype=dtype).t() if orientation[0] == "t" else draw(m, k, dtype=dtype)
+        return [addmm_(draw(m, n, dtype=torch.float32), a, draw(k, n, dtype=dtype))]
 
 
 @contextlib.contextmanager
@@ -89,10 +103,18 @@ def _trial(
     return Trial(title, partial(_run_with_loads, loads, orientation, DTYPES[name], *shape), **options)
 
 
+def _adding_trial(name: str, orientation: str, shape: tuple[int, int, int], **options) -> Trial:
+    title = f"addmm_ {orientation} {'x'.join(map(str, shape))} {name}"
+    return Trial(title, partial(_run_adding, orientation, DTYPES[name], *shape), **options)
+
+
 def _trial_of(kernel: Kernel) -> Trial:
     if kernel.kind == "reduce":
         return _trial("bf16", "nt", (256, 128, 2048))
     row = kernel.row
+    if kernel.kind == "adding":
+        shape = _ADDED_SHAPES[row["tile_m"], row["row_start"]]
+        return _adding_trial(row["a"], row["orientation"], shape, workgroups=3, skip=True)
     shape = _LOOPED_SHAPES[tuple(int(row[size]) for size in ("tile_m", "tile_n", "tile_k"))]
     if row["row_start"] != "vector":
         shape = _LOOPED_UNALIGNED
@@ -107,6 +129,10 @@ def _representative() -> Iterator[Trial]:
                 yield _trial(name, orientation, shape)
     for shape in _SHAPES_OF_TWINS:
         yield _trial("bf16", "nt", shape, "plain")
+    for name in _NAMES:
+        for orientation in _ADDED_ORIENTATIONS:
+            for shape in _ADDED_SHAPES.values():
+                yield _adding_trial(name, orientation, shape)
 
 
 def _run_batch(batch: int, m: int, n: int, k: int, anywhere: bool, orientation: str, dtype: torch.dtype):
@@ -167,6 +193,7 @@ def _calls(tensor):
         ("batches that broadcast", "matmul", (tensor(3, 1, 4, 8), tensor(2, 8, 5)), {}),
         ("two input dtypes", "matmul", (x, x.mT.half()), {}),
         ("float32 operands", "matmul", (x.float(), x.mT.float()), {}),
+        ("added to float32 sums in place", "addmm_", (tensor(96, 96, dtype=torch.float32), x.mT, x), {}),
     ]
 
 
@@ -185,7 +212,9 @@ def _sizes(rows: Rows) -> str:
 
 
 def _exercise(draw):
-    return [linear(draw(20, 64), draw(48, 64, seed=5), draw(48, seed=6))]
+    with torch.no_grad():
+        sums = addmm_(draw(20, 48, seed=7).float(), draw(20, 64), draw(64, 48, seed=8))
+    return [linear(draw(20, 64), draw(48, 64, seed=5), draw(48, seed=6)), sums]
 
 
 def _call(problem, device):
@@ -204,7 +233,7 @@ CHECKS = Checks(
     trial=_trial_of,
     examples=_EXAMPLES,
     doctor=Example("gemm", {"x": (129, 256), "weight": (72, 256), "bias": (72,)}, linear, F.linear),
-    parity=("parity_matmul:MATMUL", "parity_matmul:LINEAR"),
+    parity=("parity_matmul:MATMUL", "parity_matmul:LINEAR", "parity_matmul:ADDMM"),
     calls=_calls,
     sizes=_sizes,
     benchmarks=(

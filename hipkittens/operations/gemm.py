@@ -7,7 +7,7 @@ import torch
 
 from .. import _backend
 from .._call import call
-from ..gemm import linear, matmul
+from ..gemm import addmm_, linear, matmul
 from ._record import Checks, Function, Operation, Operator
 from ._sharding import given, replicated
 
@@ -42,11 +42,22 @@ def _backward(ctx, grad):
     return grad_a, grad_b, grad_bias, None, None
 
 
+def _add_fake(sums: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    torch._check(
+        sums.shape == (*a.shape[:-1], b.shape[-1]) and a.shape[-1] == b.shape[-2],
+        lambda: f"hipkittens::addmm_: {tuple(sums.shape)} += {tuple(a.shape)} @ {tuple(b.shape)}",
+    )
+
+
 def _flops(a_shape, b_shape, *_args, out_shape=None, **_kwargs) -> int:
     flops = 2 * b_shape[-1]
     for size in a_shape:
         flops *= size
     return flops
+
+
+def _add_flops(_sums_shape, a_shape, b_shape, out_shape=None) -> int:
+    return _flops(a_shape, b_shape)
 
 
 def _sharding(a, b, bias, out_dtype, deterministic):
@@ -78,12 +89,19 @@ def _square(tensor, dtype):
     return tensor(32, 32, dtype=dtype), tensor(32, 32, dtype=dtype)
 
 
+def _summed(tensor, dtype):
+    return tensor(32, 32, dtype=torch.float32), *_square(tensor, dtype)
+
+
 OPERATION = Operation(
     name="gemm",
     folder="gemm",
-    kinds=("gemm", "reduce"),
-    functions=(Function(matmul, _square), Function(linear, _square)),
-    operators=(Operator("gemm", _fake, _backward, _setup, _flops, sharding=_sharding, first_option=3),),
+    kinds=("gemm", "adding", "reduce"),
+    functions=(Function(matmul, _square), Function(linear, _square), Function(addmm_, _summed)),
+    operators=(
+        Operator("gemm", _fake, _backward, _setup, _flops, sharding=_sharding, first_option=3),
+        Operator("addmm_", _add_fake, flops=_add_flops, first_option=3),
+    ),
     checks=_checks,
     order=0,
 )

@@ -99,6 +99,7 @@ class Problem(ctypes.Structure):
         ("a_scale", Scale),
         ("b_scale", Scale),
         ("activation", ctypes.c_int32),
+        ("adds", ctypes.c_bool),
     ]
 
 

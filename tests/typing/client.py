@@ -61,6 +61,7 @@ def operations(
     assert_type(hipkittens.grouped_matmul(q, k, lengths, bias=x, out_dtype=torch.float32), Tensor)
     assert_type(hipkittens.scaled_matmul(q, k, x, x, recipe=("row", "tensor"), activation="relu"), Tensor)
     assert_type(hipkittens.linear(x, weight, None), Tensor)
+    assert_type(hipkittens.addmm_(q, x, weight), Tensor)
     assert_type(hipkittens.float8_linear(x, weight, None, recipe="tensorwise"), Tensor)
     assert_type(hipkittens.layer_norm(x, weight, None, 1e-5), Tensor)
     assert_type(hipkittens.layer_norm(x, None, residual=x, dropout_p=0.1, return_residual=True), Pair)

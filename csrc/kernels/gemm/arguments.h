@@ -86,7 +86,7 @@ struct GroupedGemmArguments : GemmArguments, GroupArguments {};
 struct ScaledGroupedGemmArguments : ScaledGemmArguments, GroupArguments {};
 struct GatedGroupedGemmArguments : GatedGemmArguments, GroupArguments {};
 
-// Adds the splits in ascending order, then bias, then one rounding.
+// Adds the splits in ascending order, then bias and what C holds, then one rounding.
 struct ReduceArguments {
     const float* partial;  // [splits][batch][m][n]
     int64_t split_stride;
@@ -94,7 +94,7 @@ struct ReduceArguments {
     const void* bias;
     int32_t m, n, splits;
     ElementType output, bias_type;
-    int32_t padding;
+    int32_t adds;  // to what C holds, in f32
 };
 
 // The same of f32 or i32 sums, which are multiplied with their scales before the bias is added.

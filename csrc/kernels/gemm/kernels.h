@@ -1,6 +1,7 @@
 // kernels/gemm/kernels.h: C = A B for every element type, orientation, tile and target; and the sum of a split K.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "adding.h"
 #include "block_scales.h"
 #include "gated_epilogue.h"
 #include "group_tiles.h"
@@ -60,6 +61,9 @@ struct GemmKernel
 template <GemmConfig config, class Epilogue, class Arguments, class Tiles, class Columns>
 using ActivatedPolicy = GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value,
                                    Epilogue, AccumulateInPlace, Arguments, Tiles, Columns>;
+template <GemmConfig config>
+struct AddingKernel : ProductKernel<config, ActivatedPolicy<config, Epilogue<SplitDestination, AddSums>,
+                                                            GemmArguments, TilesOfProduct, OwnColumns>> {};
 template <GemmConfig config>
 struct ActivatedKernel
     : ProductKernel<config, ActivatedPolicy<config, ActivatedEpilogue<SplitDestination, config.a>,

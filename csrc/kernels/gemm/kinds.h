@@ -10,6 +10,8 @@ namespace hipkittens::gemm {
 template <GemmConfig config>
 struct GemmKernel;
 template <GemmConfig config>
+struct AddingKernel;
+template <GemmConfig config>
 struct ActivatedKernel;
 template <GemmConfig config>
 struct GatedKernel;
@@ -26,6 +28,8 @@ namespace kinds {
 
 struct gemm : Kind<GemmConfig, GemmArguments, GemmKernel> {};
 struct scaled : Kind<GemmConfig, ScaledGemmArguments, GemmKernel> {};
+// Sums that are added to C.
+struct adding : Kind<GemmConfig, GemmArguments, AddingKernel> {};
 // A function of each sum; a gate's function of one sum times another one.
 struct activated : Kind<GemmConfig, ActivatedGemmArguments, ActivatedKernel> {};
 struct gated : Kind<GemmConfig, GatedGemmArguments, GatedKernel> {};

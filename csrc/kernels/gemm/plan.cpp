@@ -52,6 +52,8 @@ void check(const Problem& p) {
         refuse("operands are bf16 or f16, both the same");
     if (p.output == ElementType::i32 && (p.a_scale.data || p.b_scale.data || p.bias || p.activation >= 0))
         refuse("integer sums have no scales, bias or activation");
+    if (p.adds && (p.scales != Scales::none || p.output != ElementType::f32 || p.bias || p.activation >= 0))
+        refuse("what is added to C is f32 sums of bf16 or f16, without scales, bias or activation");
     const bool of_b = p.scales == Scales::of_b;
     if (scales_products(p.scales) && !((p.a_scale.data || of_b) && p.b_scale.data))
         refuse("scales of blocks are missing");
@@ -209,10 +211,12 @@ namespace {
 constexpr int count_of(const auto& rows) { return static_cast<int>(rows.end() - rows.begin()); }
 constexpr auto all_variants = [] {
     constexpr auto& plain = variants<kinds::gemm>;
+    constexpr auto& adding = variants<kinds::adding>;
     constexpr auto& scaled = variants<kinds::scaled>;
-    std::array<GemmVariant, count_of(plain) + count_of(scaled)> result{};
+    std::array<GemmVariant, count_of(plain) + count_of(adding) + count_of(scaled)> result{};
     auto* next = result.data();
     for (const auto& row : plain) *next++ = {row.name, row.targets, row.config};
+    for (const auto& row : adding) *next++ = {row.name, row.targets, row.config, true};
     for (const auto& row : scaled) *next++ = {row.name, row.targets, row.config};
     return result;
 }();
@@ -224,7 +228,8 @@ constexpr auto twins = [] {
         for (const GemmVariant& other : all_variants) {
             GemmConfig config = other.config;
             config.load_order = row.config.load_order;
-            if (&other != &row && config == row.config) result[&row - all_variants.data()] = &other;
+            if (&other != &row && config == row.config && other.adds == row.adds)
+                result[&row - all_variants.data()] = &other;
         }
     return result;
 }();
@@ -298,7 +303,7 @@ bool suits(Targets targets, const GemmConfig& config, const Problem& p) {
 bool suits(const GemmVariant& variant, const Problem& p) {
     const GemmConfig& config = variant.config;
     // HIP counts the threads of a grid dimension in 32 bits.
-    return suits(variant.targets, config, p) &&
+    return (p.adds || !variant.adds) && suits(variant.targets, config, p) &&
            divide_up(p.m, config.tile_m) * divide_up(p.n, config.tile_n) * config.threads() <= 0xffffffffll;
 }
 
@@ -308,6 +313,10 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
         throw std::invalid_argument(std::string("gemm: ") + variant.name + " cannot run this problem");
     const GemmConfig& config = variant.config;
     const int64_t k_tiles = divide_up(problem.k, config.tile_k);
+    // The reduction adds to C what the splits' partial sums come to.
+    if (problem.adds && variant.adds != (splits == 1))
+        throw std::invalid_argument(std::string("gemm: ") + variant.name + " does not add " +
+                                    std::to_string(splits) + " splits to C");
     if (splits < 1 || splits > k_tiles)
         throw std::invalid_argument("gemm: " + std::to_string(splits) + " splits of " +
                                     std::to_string(k_tiles) + " K tiles");
@@ -381,6 +390,7 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
         reduce.splits = splits;
         reduce.output = problem.output;
         reduce.bias_type = problem.bias_type;
+        reduce.adds = problem.adds;
         if (problem.a_scale.data && !in_products) {
             reduce.a_scale = problem.a_scale;
             reduce.b_scale = problem.b_scale;
@@ -422,6 +432,7 @@ Plan plan(const Problem& problem) {
             if (splits > 1 && (problem.device.batch_invariant || problem.m > 65535 || k_tiles / splits < 4 ||
                                tiles * splits > 4 * problem.device.compute_units))
                 break;
+            if (problem.adds && variant.adds != (splits == 1)) continue;
             const double clocks = predicted_clocks(problem, variant.config, splits);
             if (!best || clocks < best_clocks) {
                 best = &variant;

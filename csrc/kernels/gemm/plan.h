@@ -24,7 +24,7 @@ struct Matrix {
 };
 
 // C[batch, m, n] = A[batch, m, k] B[batch, k, n] (+ bias[n]). Quantised operands have scales, unless the sums are wanted as they
-// are, and C may be an activation of it all.
+// are, and C may be an activation of it all. adds: to what C, which is f32, holds already.
 struct Problem {
     DeviceShape device;
     ElementType a_type = ElementType::bf16, b_type = ElementType::bf16, output = ElementType::bf16;
@@ -36,6 +36,7 @@ struct Problem {
     Scales scales = Scales::none;
     ScaleArgument a_scale{}, b_scale{};
     int32_t activation = no_activation;
+    bool adds = false;
 };
 
 // A row that computes products, of whichever kind.
@@ -43,6 +44,7 @@ struct GemmVariant {
     const char* name;
     Targets targets;
     GemmConfig config;
+    bool adds = false;
 };
 std::span<const GemmVariant> gemm_variants();
 

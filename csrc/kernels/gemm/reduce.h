@@ -47,6 +47,7 @@ KITTENS_DEVICE void reduce(const ReduceArguments& arguments) {
     sum += added;
     const int64_t index = batch * arguments.c.batch_stride + row * arguments.c.leading_stride + col;
     void* data = const_cast<void*>(arguments.c.data);
+    if (arguments.adds) sum += static_cast<const float*>(data)[index];
     with_element(arguments.output, [&](auto zero) KITTENS_INLINE {
         using T = decltype(zero);
         static_cast<T*>(data)[index] = static_cast<T>(sum);
