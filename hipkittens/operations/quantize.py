@@ -111,16 +111,19 @@ _SPECS = {
 }
 
 
+# Columns that the largest rows of variants.def hold.
+_MOST_HELD = 8192
+
+
 def _trial(kernel: Kernel) -> Trial:
     if kernel.kind in ("banded_group", "bands"):
         return _trial_of_bands(kernel)
     dtype = DTYPES[kernel.row["element"]]
     rows, columns = 9, 518
     gated = kernel.row.get("gated") == "true"
-    if kernel.kind == "row":  # beyond what its registers hold
-        columns = 512 * int(kernel.row["waves"]) * int(kernel.row["chunks"]) + (
-            582 if int(kernel.row["waves"]) > 1 else -6
-        )
+    if kernel.kind == "row":  # beyond what its registers hold, where no larger row would be taken
+        capacity = 512 * int(kernel.row["waves"]) * int(kernel.row["chunks"])
+        columns = capacity + (582 if capacity == _MOST_HELD else -6)
     if kernel.kind == "block":
         rows = 131
     specs = _SPECS["tensor" if kernel.kind == "maximum" else kernel.kind]
