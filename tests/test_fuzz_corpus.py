@@ -2,6 +2,7 @@
 """Every input that fuzzing kept, and every one that once crashed something, through the fuzz targets again."""
 
 import importlib.util
+import shutil
 import subprocess
 
 import pytest
@@ -85,3 +86,47 @@ def test_the_table_is_the_recorded_runs():
     assert set(tool.read_runs()) == set(tool.TARGETS)
     size = sum(path.stat().st_size for path in (ROOT / "fuzz" / "corpus").iterdir())
     assert size < 1 << 20
+
+
+# Stands for the loader: what a fuzz target would print and find, an input in the first run of a process and a crash in the next.
+FAKE = """#!/bin/bash
+echo "$*" >>"$(dirname "$0")/../arguments"
+for word; do case $word in -artifact_prefix=*) crashes=${word#*=} ;; esac; done
+echo "stat::number_of_executed_units: 40"
+echo "stat::new_units_added: 3"
+echo found >"${!#}/input-$$"
+echo crashed >"$crashes/crash-$$"
+sleep 1
+"""
+
+
+def test_what_another_machine_found_is_taken_in(tmp_path, monkeypatch):
+    there, out, here = tmp_path / "there", tmp_path / "out", tmp_path / "here"
+    (there / "lib").mkdir(parents=True)
+    (there / "corpus" / "instruction_decoder").mkdir(parents=True)
+    (there / "corpus" / "instruction_decoder" / "known").write_bytes(b"known")
+    tool.write_options(there / "options")
+    script = shutil.copy2(tool.FUZZ / "elsewhere.sh", there)
+    loader = there / "lib" / "ld-linux-x86-64.so.2"
+    loader.write_text(FAKE)
+    loader.chmod(0o755)
+    done = subprocess.run(
+        [script, "instruction_decoder", "7", "2", out], capture_output=True, text=True, check=True
+    )
+    runs = len((there / "arguments").read_text().splitlines())
+    assert runs >= 4 and f"{40 * runs} executions" in done.stdout and f"{runs} crashes" in done.stdout
+    assert "-max_len=256 " in (there / "arguments").read_text()
+
+    monkeypatch.setattr(tool, "RUNS", tmp_path / "runs.json")
+    monkeypatch.setattr(tool, "build", lambda folder, target: [])
+    monkeypatch.setattr(tool, "coverage", lambda *arguments: {"csrc/isa": [1, 2]})
+    assert tool.take_in(here, "instruction_decoder", out) == 1
+    entry = tool.read_runs()["instruction_decoder"]
+    assert (entry["runs"], entry["executions"], entry["crashes"]) == (1, 40 * runs, runs)
+    assert entry["corpus_found"] == runs + 1
+    assert len(list((here / "crashes" / "instruction_decoder").iterdir())) == runs
+
+    log = sorted((out / "logs" / "instruction_decoder").iterdir())[0]
+    log.write_text(log.read_text().replace("processor seconds", ""))
+    with pytest.raises(SystemExit, match="logs of runs that have not ended"):
+        tool.take_in(here, "instruction_decoder", out)

@@ -66,6 +66,7 @@ CLIENTS = (
         ("amd-aiter", "triton"),
     ),
     Client("IREE", ("test_iree.py",), ("iree-base-compiler", "iree-base-runtime"), "iree_packages"),
+    Client("FlyDSL, with its repository's examples and MoE tests of August 2026", ("test_flydsl.py",), ("flydsl",), "flydsl_packages"),
     Client("Mojo", ("test_mojo.py",), ("mojo-compiler", "max-core", "max-mojo-libs"), "mojo_packages"),
     Client("AMD's Python bindings of HIP", ("test_rocm_bindings.py",), ("rocm-bindings-hip",), "rocm_packages"),
 )  # fmt: skip

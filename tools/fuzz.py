@@ -4,6 +4,8 @@
     python tools/fuzz.py simulated_launch --seconds 900     # fuzz; a crash is kept, and ends the run
     python tools/fuzz.py simulated_launch --minimise        # the committed corpus anew, from all that was found
     python tools/fuzz.py --table                            # fuzz/README.md's table from fuzz/runs.json
+    python tools/fuzz.py simulated_launch --portable DIR    # what fuzz/elsewhere.sh needs on a machine without a compiler
+    python tools/fuzz.py simulated_launch --from OUT        # takes in what was found and counted there
 
 What was found, and crashes, stay in build-fuzz/. fuzz/README.md has the rest.
 """
@@ -177,8 +179,13 @@ def fuzz(folder: Path, target: str, seconds: int, extra: list[str]) -> int:
         "new_inputs": number(r"stat::new_units_added: +(\d+)", text),
         "crashes": len(new),
     }
-    run["executions_per_second"] = round(run["executions"] / max(run["processor_seconds"], 1))
     covered = coverage(folder, command, target, corpus) or {"edges": number(r"\bcov: (\d+)", text)}
+    write_down(target, run, covered, corpus, [crashes / name for name in new])
+    return 1 if new else 0
+
+
+def write_down(target: str, run: dict, covered: dict, corpus: Path, crashes: list[Path]) -> None:
+    run["executions_per_second"] = round(run["executions"] / max(run["processor_seconds"], 1))
     record = read_runs()
     entry = record.setdefault(
         target,
@@ -193,9 +200,62 @@ def fuzz(folder: Path, target: str, seconds: int, extra: list[str]) -> int:
     write_runs(record)
     print(f"\n{target}: " + ", ".join(f"{value:,} {key.replace('_', ' ')}" for key, value in run.items()))
     print("coverage: " + coverage_text(entry["coverage"]))
-    for name in new:
-        print(f"CRASH: {crashes / name}; fix it, and keep it as fuzz/regressions/{target}/WHAT_IT_WAS")
-    return 1 if new else 0
+    for path in crashes:
+        print(f"CRASH: {path}; fix it, and keep it as fuzz/regressions/{target}/WHAT_IT_WAS")
+
+
+def portable(folder: Path, target: str, into: Path) -> None:
+    """The target, its libraries down to the C library, its corpus, and fuzz/elsewhere.sh, which runs it."""
+    (program,) = build(folder, target)
+    corpus = into / "corpus" / target
+    corpus.mkdir(parents=True, exist_ok=True)
+    (into / "lib").mkdir(exist_ok=True)
+    own = folder / "hipkittens" / "lib"
+    listed = subprocess.run(
+        ["ldd", program], env=os.environ | {"LD_LIBRARY_PATH": str(own)}, capture_output=True, text=True, check=True
+    )  # fmt: skip
+    libraries = re.findall(r"(/\S+) \(0x", listed.stdout)
+    for source, there in [(program, into), *((library, into / "lib") for library in libraries)]:
+        shutil.copy2(source, there)
+        if str(source).startswith(str(folder)):  # a crash is looked at here, with the lines of the source
+            subprocess.run(["strip", "--strip-debug", there / Path(source).name], check=True)
+    unpack(corpus_archive(target), corpus)
+    for known in (FUZZ / "regressions" / target).iterdir():
+        shutil.copy(known, corpus)
+    subprocess.run([sys.executable, FUZZ / "seeds.py", target, corpus], check=True)
+    shutil.copy2(FUZZ / "elsewhere.sh", into)
+    write_options(into / "options")
+
+
+def write_options(path: Path) -> None:
+    """What fuzz/elsewhere.sh reads: the options that fuzz() uses."""
+    lines = [f"longest_{name}={length}" for name, (length, _) in TARGETS.items()]
+    lines += [f"export {name}={text}" for name, text in OPTIONS.items()]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def take_in(folder: Path, target: str, out: Path) -> int:
+    """Inputs, crashes and counts of fuzz/elsewhere.sh, as one run."""
+    command = build(folder, target)
+    logs = [path.read_text(errors="replace") for path in sorted((out / "logs" / target).iterdir())]
+    times = [re.findall(r"^processor seconds: (\S+) (\S+)$", log, re.M) for log in logs]
+    if not logs or not all(times):
+        sys.exit(f"{out / 'logs' / target}: logs of runs that have not ended")
+    for kind in ("corpus", "crashes"):
+        (folder / kind / target).mkdir(parents=True, exist_ok=True)
+        for path in (out / kind / target).iterdir():
+            shutil.copy(path, folder / kind / target)
+    corpus = folder / "corpus" / target
+    found = sorted((out / "crashes" / target).iterdir())
+    crashes = [path for path in found if not path.name.startswith("slow-unit")]
+    run = {
+        "processor_seconds": round(sum(float(word) for time in times for word in time[-1])),
+        "executions": sum(number(r"stat::number_of_executed_units: +(\d+)", log) for log in logs),
+        "new_inputs": sum(number(r"stat::new_units_added: +(\d+)", log) for log in logs),
+        "crashes": len(crashes),
+    }
+    write_down(target, run, coverage(folder, command, target, corpus), corpus, crashes)
+    return 1 if crashes else 0
 
 
 def minimise(folder: Path, target: str) -> None:
@@ -261,6 +321,10 @@ def main() -> int:
     parser.add_argument("target", choices=TARGETS, nargs="?")
     parser.add_argument("--seconds", type=int, default=60, help="of fuzzing (default: %(default)s)")
     parser.add_argument("--minimise", action="store_true", help="write the committed corpus anew")
+    parser.add_argument("--portable", type=Path, metavar="DIR", help="write what another machine needs")
+    parser.add_argument(
+        "--from", type=Path, metavar="OUT", dest="out", help="take in what another machine found"
+    )
     parser.add_argument(
         "--table", action="store_true", help="write the table of fuzz/README.md; needs no target"
     )
@@ -271,8 +335,14 @@ def main() -> int:
         parser.error("name a target, or --table")
     folder = arguments.build_folder.resolve()
     status = 0
+    if arguments.target == "pack_reader" and (arguments.portable or arguments.out):
+        parser.error("pack_reader needs Python and atheris; --portable and --from are for programs")
     if arguments.target and arguments.minimise:
         minimise(folder, arguments.target)
+    elif arguments.target and arguments.portable:
+        portable(folder, arguments.target, arguments.portable)
+    elif arguments.target and arguments.out:
+        status = take_in(folder, arguments.target, arguments.out)
     elif arguments.target:
         status = fuzz(folder, arguments.target, arguments.seconds, arguments.options)
     if README.exists():

@@ -8,12 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import gemm_clocks
-import gemm_plan
 import pytest
 import torch
 from gemm_model import Tile, tiles
 
 import hipkittens
+from benchmarks import gemm_plan
 from hipkittens import _backend, cli
 
 ROOT = Path(__file__).resolve().parents[2]
