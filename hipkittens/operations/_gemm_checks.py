@@ -50,7 +50,7 @@ _LOOPED_SHAPES = {
 _ADDED_SHAPES = {
     ("256", "vector"): (4864, 4096, 488),
     ("128", "vector"): (2048, 2048, 488),
-    ("64", "vector"): (1024, 2048, 424),
+    ("64", "vector"): (1024, 2048, 616),
     ("64", "element"): (257, 129, 419),
 }
 _ADDED_ORIENTATIONS = ("nn", "tn")
