@@ -25,7 +25,11 @@ from ._delta_rule_arguments import (
 )
 from ._delta_rule_in_torch import gates, in_torch, steps_in_torch
 
-LARGEST_KEY_WITH_GRADIENT = 128  # of the rows of kind gradient
+LARGEST_KEY_WITH_GRADIENT = {
+    torch.bfloat16: 256,
+    torch.float16: 256,
+    torch.float32: 128,
+}  # of the rows of kind gradient
 _UNIT = 8  # elements of q, k and v that are read at once
 
 
@@ -108,8 +112,8 @@ def gated_delta_rule(
         S = exp(g) S;  S = S + k (beta (v - S^T k))^T;  o = scale S^T q
 
     q, k (batch, tokens, H, K) and v (batch, tokens, HV, V) in bfloat16, float16 or float32, in any layout whose last dimension is
-    contiguous; HV is a multiple of H, and value head i has the query and key of head i // (HV / H). K up to 256 (128 where a gradient
-    is asked for). g, the natural logarithm of the decay, not positive, and beta: (batch, tokens, HV), any of these dtypes, computed
+    contiguous; HV is a multiple of H, and value head i has the query and key of head i // (HV / H). K up to 256 (in float32 128 where a
+    gradient is asked for). g, the natural logarithm of the decay, not positive, and beta: (batch, tokens, HV), any of these dtypes, computed
     with in float32. scale: K ** -0.5 by default.
 
     l2norm        q and k are divided by the square root of 1e-6 + the sum of their squares first.
@@ -140,9 +144,11 @@ def gated_delta_rule(
     starts = as_starts(where, cu_seqlens, q)
     sequences = batch if starts is None else starts.numel() - 1
     tensors = (q, k, v, g, beta, A_log, dt_bias, initial_state)
-    if key > LARGEST_KEY_WITH_GRADIENT and _asks_for_gradient(*tensors):
+    largest = LARGEST_KEY_WITH_GRADIENT[q.dtype]
+    if key > largest and _asks_for_gradient(*tensors):
+        wider = f", or pass q, k and v in {torch.bfloat16}" if q.dtype == torch.float32 else ""
         raise NotImplementedError(
-            f"{where}: K is {key}, and derivatives have kernels of up to {LARGEST_KEY_WITH_GRADIENT}; call it under torch.no_grad()"
+            f"{where}: K is {key}, and derivatives in {q.dtype} have kernels of up to {largest}; call it under torch.no_grad(){wider}"
         )
     initial_state = as_initial_state(where, initial_state, q, (sequences, heads, key, value), state_layout)
     _backend.check_device(where, "q", q)

@@ -398,7 +398,7 @@ WRONG = [
     (lambda: gated_delta_rule(Q, K, V, G, BETA, cu_seqlens=torch.tensor([0.0, 2.0])), TypeError, "cu_seqlens is torch.float32; allowed"),
     (lambda: gated_delta_rule(*problem(2, 2, 1, 1, 64, 16, torch.float32), cu_seqlens=torch.tensor([0, 2])), ValueError, "q has a batch of 2; packed sequences are a batch of 1"),
     (lambda: gated_delta_rule(*problem(1, 2, 1, 1, 264, 16, torch.float32)), ValueError, "q and k have 264 elements; kernels have 1 to 256"),
-    (lambda: gated_delta_rule(*(x.requires_grad_() for x in problem(1, 2, 1, 1, 192, 16, torch.float32))), NotImplementedError, "K is 192, and derivatives have kernels of up to 128"),
+    (lambda: gated_delta_rule(*(x.requires_grad_() for x in problem(1, 2, 1, 1, 192, 16, torch.float32))), NotImplementedError, "K is 192, and derivatives in torch.float32 have kernels of up to 128"),
     (lambda: gated_delta_step(Q, K, V, G, BETA, POOL.bfloat16()[:, :, :32]), ValueError, "state has shape (2, 4, 32, 16); it needs (slots, 4, 64, 16)"),
     (lambda: gated_delta_step(Q.float(), K.float(), V.float(), G, BETA, POOL.bfloat16()), TypeError, "state is torch.bfloat16; allowed: torch.float32"),
     (lambda: gated_delta_step(Q, K, V, G, BETA, POOL.transpose(2, 3).contiguous().transpose(2, 3)), ValueError, "rows need to be contiguous"),

@@ -191,6 +191,43 @@ def test_errors_are_within_those_of_pytorch(target):
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("gate", [-1.0, -0.3, -0.1, -1e-2, -1e-3])
+@pytest.mark.parametrize("tokens", [17, 63, 250])
+@pytest.mark.parametrize("of_channels", [True, False])
+def test_a_decayed_state(target, gate, tokens, of_channels):
+    """Rates of 0 leave the state and its decays: as PyTorch's, e to a sum that is rounded once in each chunk."""
+    q, k, v, g, _ = problem(1, tokens, 1, 2, 64, 32, F16, gate)
+    initial, beta = random(1, 2, 64, 32, seed=9), torch.zeros(1, tokens, 2)
+    rule = kimi_delta_attention if of_channels else gated_delta_rule
+    g = g if of_channels else g[..., 0]
+    with hipkittens.simulate(target):
+        _, ours = rule(q, k, v, g, beta, initial_state=initial, l2norm=True, return_state=True)
+    _, theirs = in_torch(q, k, v, g, beta, 64**-0.5, initial, True, operand=F16)
+    _, reference = exact(q, k, v, g, beta, initial=initial.double())
+    # An exponential here is good to two steps of a float32.
+    chunks = -(-tokens // 64)
+    assert relative(ours, reference) <= relative(theirs, reference) + 2 * chunks * 2.0**-24
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("tokens", [17, 20, 63, 64])
+@pytest.mark.parametrize("of_channels", [True, False])
+def test_float32_sums_with_strong_decays(target, tokens, of_channels):
+    """A chunk's last tokens are the larger terms of a state's sums, at any place among those of a product. Of 30 draws, all together."""
+    rule = kimi_delta_attention if of_channels else gated_delta_rule
+    errors = torch.zeros(2, dtype=torch.float64)
+    for draw in range(30):
+        q, k, v, g, beta = problem(1, tokens, 1, 2, 64, 32, F32, -1.0, seed=10 * draw)
+        g = g if of_channels else g[..., 0]
+        with hipkittens.simulate(target):
+            _, ours = rule(q, k, v, g, beta, l2norm=True, return_state=True)
+        _, theirs = in_torch(q, k, v, g, beta, 64**-0.5, None, True)
+        _, reference = exact(q, k, v, g, beta)
+        errors += torch.stack([(found.double() - reference).square().sum() for found in (ours, theirs)])
+    assert (errors[0] / errors[1]).sqrt() <= 2.0
+
+
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("layout", ["kv", "vk"])
 @pytest.mark.parametrize("dtype, key", [(BF16, 128), (F16, 256), (F32, 60)], ids=str)
 def test_equal_channels_are_a_head(target, layout, dtype, key):

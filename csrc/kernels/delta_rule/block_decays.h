@@ -1,6 +1,8 @@
-// kernels/delta_rule/block_decays.h: decays of channels within a block of rows of a chunk.
+// kernels/delta_rule/block_decays.h: decays of channels within a block of rows of a chunk, and of whole blocks.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "chunk_inverse.h"
+#include "logarithm_parts.h"
 #include "token_decays.h"
 
 namespace hipkittens::delta_rule {
@@ -34,6 +36,55 @@ struct BlockDecays {
             here[e] += from_above<distance>(here[e]);
             behind[e] += from_below<distance>(behind[e]);
         }
+    }
+};
+
+// Of each block of a chunk and some channels, in LDS: the block's decay, and the parts of the sum of its logarithms.
+struct BlockTotals {
+    using eight = kittens::eight;
+    enum class Total { decay, coarse, fine };
+    static constexpr int channels = 32, blocks = system_tiles, bytes = 3 * blocks * channels * 4;
+    kittens::shared_byte* base;
+    int first;  // of the lane's 8 channels
+
+    KITTENS_DEVICE kittens::shared_byte* at(Total which, int block) const {
+        return base + ((static_cast<int>(which) * blocks + block) * channels + first) * 4;
+    }
+    KITTENS_DEVICE void write(Total which, int block, eight values) const {
+        kittens::lds_write(four(values.lo), at(which, block));
+        kittens::lds_write(four(values.hi), at(which, block) + 16);
+    }
+    KITTENS_DEVICE eight read(Total which, int block) const {
+        eight result;
+        result.lo = kittens::lds_read<four>(at(which, block));
+        result.hi = kittens::lds_read<four>(at(which, block) + 16);
+        return result;
+    }
+    // By the block's wave, of the rows' BlockDecays::here and logarithms.
+    KITTENS_DEVICE void share(int block, eight here, eight logarithms) const {
+        eight coarse, fine;
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+            const LogarithmParts of_row(logarithms[e]);
+            coarse[e] = kittens::sum_of_16_lanes(of_row.coarse);
+            fine[e] = kittens::sum_of_16_lanes(of_row.fine);
+        }
+        if (kittens::lane_id() % 16 < 15) return;
+        write(Total::decay, block, here);
+        write(Total::coarse, block, coarse);
+        write(Total::fine, block, fine);
+    }
+    KITTENS_DEVICE eight decay_of(int block) const { return read(Total::decay, block); }
+    KITTENS_DEVICE eight decay_of_chunk() const {
+        eight coarse = read(Total::coarse, 0), fine = read(Total::fine, 0);
+#pragma unroll
+        for (int block = 1; block < blocks; ++block) {
+            coarse += read(Total::coarse, block);
+            fine += read(Total::fine, block);
+        }
+#pragma unroll
+        for (int e = 0; e < 8; ++e) coarse[e] = decay(LogarithmParts(coarse[e], fine[e]).sum());
+        return coarse;
     }
 };
 

@@ -11,20 +11,21 @@ namespace hipkittens::delta_rule {
 // row lane % 16. e^(gamma_i - gamma_j) is never made of that difference, in which large sums would cancel, and none of its exponents is
 // positive. Between blocks it is the product of the decays up to row i, of the blocks between, and of those behind row j (S. Yang and
 // others, Gated Linear Attention Transformers, 2024, has a form in sub-blocks, too); within one k_j passes from row to row and takes
-// each one's decay.
+// each one's decay. What the state is multiplied by is e to one sum of all the chunk's logarithms: where little is added to a state,
+// the roundings of such a product would be its error.
 template <PrepareConfig config>
 struct ChannelPrepare {
     using T = typename element_of<config.element>::value;
     using eight = kittens::eight;
     static constexpr int tiles = system_tiles, threads = 64 * tiles, waves_per_simd = 2, pitch = system_pitch;
-    static constexpr int step_channels = 32, steps = config.key / step_channels;
+    static constexpr int step_channels = BlockTotals::channels, steps = config.key / step_channels;
 
-    // A step has keys times the decays behind them, as operands; a block's decays; keys times the decays to the chunk's end, turned.
+    // A step has keys times the decays behind them, as operands; a block's totals; keys times the decays to the chunk's end, turned.
     // Behind the last one is the system, and the scores of blocks of the diagonal.
     using Turned = SharedRows<T, chunk_tokens>;
     static constexpr int fragment_bytes = 8 * static_cast<int>(sizeof(T)), lanes = kittens::wave_lanes,
                          shared_keys = tiles * parts<T> * lanes * fragment_bytes,
-                         shared_totals = tiles * step_channels * 4,
+                         shared_totals = BlockTotals::bytes,
                          turned_part = step_channels * Turned::bytes_of_row,
                          step_bytes = shared_keys + shared_totals + parts<T> * turned_part;
     static constexpr int scores_pitch = 20, scores_of_wave = 16 * scores_pitch * 4,
@@ -150,15 +151,7 @@ struct ChannelPrepare {
         const auto shared_key = [=](int block, int part) {
             return lds + ((block * parts<T> + part) * lanes + lane) * fragment_bytes;
         };
-        const auto shared_total = [=](int block) {
-            return lds + shared_keys + (block * step_channels + 8 * quarter) * 4;
-        };
-        const auto total = [=](int block) {
-            eight result;
-            result.lo = kittens::lds_read<four>(shared_total(block));
-            result.hi = kittens::lds_read<four>(shared_total(block) + 16);
-            return result;
-        };
+        const BlockTotals totals{lds + shared_keys, 8 * quarter};
         const auto turned = [=](int part) {
             return Turned{lds + shared_keys + shared_totals + part * turned_part};
         };
@@ -180,10 +173,7 @@ struct ChannelPrepare {
                 const Sum<T, 8> shared(keys * block.behind);
 #pragma unroll
                 for (int n = 0; n < parts<T>; ++n) write(shared.part[n], shared_key(wave, n));
-                if (column == 15) {
-                    kittens::lds_write(four(block.here.lo), shared_total(wave));
-                    kittens::lds_write(four(block.here.hi), shared_total(wave) + 16);
-                }
+                totals.share(wave, block.here, logarithms);
             }
             eight above = keys, kept;
 #pragma unroll
@@ -213,9 +203,9 @@ struct ChannelPrepare {
                 for (int part = 0; part < parts<T>; ++part) theirs.part[part] = read(shared_key(other, part));
                 of_keys[n] = add_product<T>(theirs, Sum<T, 8>(keys * since), of_keys[n]);
                 of_queries[n] = add_product<T>(theirs, Sum<T, 8>(queries * since), of_queries[n]);
-                since *= total(other);
+                since *= totals.decay_of(other);
             }
-            for (int other = wave + 1; other < tiles; ++other) left *= total(other);
+            for (int other = wave + 1; other < tiles; ++other) left *= totals.decay_of(other);
             const Sum<T, 8> all_queries(queries * since), all_keys(keys * since), to_end(keys * left);
 #pragma unroll
             for (int n = 0; n < parts<T>; ++n) {
@@ -224,7 +214,7 @@ struct ChannelPrepare {
                 store(ScaledRows::keys, element, n, all_keys.part[n]);
                 turned(n).write_transposed(row, 8 * quarter, to_end.part[n]);
             }
-            if (row == 0) *(global<eight>)(ends + channel) = since * left;
+            if (row == 0) *(global<eight>)(ends + channel) = totals.decay_of_chunk();
             kittens::barrier();
 
             const int key_row = 16 * (wave / 2) + column, token = 32 * (wave % 2) + 8 * quarter;

@@ -1,4 +1,4 @@
-// kernels/delta_rule/chunk.h: where a chunk's rows are, and matrices of floats as sums of two narrower ones.
+// kernels/delta_rule/chunk.h: where a chunk's rows are, and its matrices in LDS and in memory.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/convert.h"
@@ -8,12 +8,12 @@
 #include "../../tiles/transcendental.h"
 #include "../element_of.h"
 #include "kinds.h"
+#include "sum.h"
 
 namespace hipkittens::delta_rule {
 
 template <class T>
 using global = __attribute__((address_space(1))) T*;
-using four = kittens::vec<float, 4>;
 
 struct Span {
     uint32_t sequence;
@@ -73,63 +73,8 @@ struct HeadView {
 };
 
 template <class T>
-using fragment = kittens::vec<T, 8>;
-template <class T>
 KITTENS_DEVICE fragment<T> load_fragment(kittens::buffer memory, uint32_t offset) {
     return kittens::load_raw_at<T>(memory, offset);
-}
-
-// A float as the sum of elements: of 16 bits, what it is rounded to and the rounded rest, so that with products of both the error of
-// a 16-bit operand is gone.
-template <class T>
-inline constexpr int parts = kittens::is_16bit<T> ? 2 : 1;
-template <class T, int count>
-struct Sum {
-    kittens::vec<T, count> part[parts<T>];
-
-    Sum() = default;
-    KITTENS_DEVICE explicit Sum(kittens::vec<float, count> x) {
-        if constexpr (kittens::is_16bit<T>) {
-            part[0] = kittens::narrowed<T, count>(x);
-            part[1] =
-                kittens::narrowed<T, count>(x - __builtin_convertvector(part[0], kittens::vec<float, count>));
-        } else {
-            part[0] = x;
-        }
-    }
-};
-
-// c + a b^T of a base tile, in f32.
-template <class T>
-KITTENS_DEVICE four add_product(fragment<T> a, fragment<T> b, four c) {
-    if constexpr (kittens::is_16bit<T>) {
-        return kittens::matrix_16x16(a, b, c);
-    } else {
-#pragma unroll
-        for (int e = 0; e < 8; ++e) c = kittens::matrix_16x16(a[e], b[e], c);
-        return c;
-    }
-}
-template <class T>
-KITTENS_DEVICE four add_product(const Sum<T, 8>& a, fragment<T> b, four c) {
-#pragma unroll
-    for (int n = parts<T> - 1; n >= 0; --n) c = add_product<T>(a.part[n], b, c);
-    return c;
-}
-template <class T>
-KITTENS_DEVICE four add_product(fragment<T> a, const Sum<T, 8>& b, four c) {
-#pragma unroll
-    for (int n = parts<T> - 1; n >= 0; --n) c = add_product<T>(a, b.part[n], c);
-    return c;
-}
-// Without the product of the two rests.
-template <class T>
-KITTENS_DEVICE four add_product(const Sum<T, 8>& a, const Sum<T, 8>& b, four c) {
-    if constexpr (parts<T> == 2) {
-        c = add_product<T>(a.part[1], b.part[0], c);
-        c = add_product<T>(a.part[0], b.part[1], c);
-    }
-    return add_product<T>(a.part[0], b.part[0], c);
 }
 
 // e^x of a difference of sums of logarithms, which is not positive.

@@ -151,32 +151,6 @@ struct Gradient {
         }
         turn(k);
         kittens::barrier();
-        four corrections[key_tiles];
-#pragma unroll
-        for (int t = 0; t < key_tiles; ++t) {
-            query[t] *= arguments.scale * kept;
-            corrections[t] = 0;
-        }
-        add_rows(query, scores);
-        add_rows(corrections, system);
-        kittens::barrier();
-#pragma unroll
-        for (int j = 0; j < row_tiles; ++j) {
-            scores.write_transposed(16 * j + 4 * quarter, row, of_scores[j] * of_query);
-            system.write_transposed(16 * j + 4 * quarter, row, of_system[j] * (beta * of_key));
-        }
-        kittens::barrier();
-        four opposite[key_tiles];
-#pragma unroll
-        for (int t = 0; t < key_tiles; ++t) opposite[t] = 0;
-        add_rows(opposite, system);
-        kittens::barrier();
-        turn(q);
-        kittens::barrier();
-        // Of the keys: first what the decay of the state behind the chunk takes part in.
-        float of_last = 0;
-#pragma unroll
-        for (int t = 0; t < key_tiles; ++t) key[t] *= left;
         const auto load_four = [&](const HeadView<T>& view, int t, float factor) KITTENS_INLINE {
             const uint32_t at = 16 * t + 4 * quarter;
             return __builtin_convertvector(
@@ -185,52 +159,83 @@ struct Gradient {
                        four) *
                    factor;
         };
+        const auto sum_with = [&](const HeadView<T>& view, float factor, const four(&of)[key_tiles])
+                                  KITTENS_INLINE {
+                                      float sum = 0;
 #pragma unroll
-        for (int t = 0; t < key_tiles; ++t) of_last = dot(load_four(k, t, of_key), key[t], of_last);
-        add_rows(key, scores);
-
-        float query_sum = 0, key_sum = 0, solved_sum = 0, correction_sum = 0, opposite_sum = 0, all_sum = 0;
-#pragma unroll
-        for (int t = 0; t < key_tiles; ++t) {
-            const four of_k = load_four(k, t, of_key);
-            query_sum = dot(load_four(q, t, of_query), query[t], query_sum);
-            key_sum = dot(of_k, key[t], key_sum);
-            solved_sum = dot(of_k, -solved[t], solved_sum);
-            correction_sum = dot(of_k, corrections[t], correction_sum);
-            opposite_sum = dot(of_k, opposite[t], opposite_sum);
-            key[t] += (corrections[t] - solved[t] * kept) * beta + opposite[t];
-            all_sum = dot(of_k, key[t], all_sum);
-        }
-        query_sum = sum_of_quarters(query_sum);
-        key_sum = sum_of_quarters(key_sum);
-        solved_sum = sum_of_quarters(solved_sum);
-        correction_sum = sum_of_quarters(correction_sum);
-        opposite_sum = sum_of_quarters(opposite_sum);
-        all_sum = sum_of_quarters(all_sum);
-        of_values = sum_of_quarters(of_values);
-
-        const auto store_all = [&](auto type) KITTENS_INLINE {
+                                      for (int t = 0; t < key_tiles; ++t)
+                                          sum = dot(load_four(view, t, factor), of[t], sum);
+                                      return sum_of_quarters(sum);
+                                  };
+        // of: the gradient of a row of unit vectors, and `sum` with them.
+        const auto store_as = [&](auto type, const TokenHeads& to, const HeadView<T>& view, float factor,
+                                  const four(&of)[key_tiles], float sum) KITTENS_INLINE {
             using Result = decltype(type);
-            const HeadView<Result> dq(all.dq, rows, head), dk(all.dk, rows, head);
+            const HeadView<Result> result(to, rows, head);
 #pragma unroll
             for (int t = 0; t < key_tiles; ++t) {
                 const uint32_t at = 16 * t + 4 * quarter;
-                four of_q = query[t], of_k = key[t];
-                if (all.normalize) {
-                    // The gradient of x / sqrt(sum of x^2 + epsilon).
-                    of_q = (of_q - load_four(q, t, of_query) * query_sum) * of_query;
-                    of_k = (of_k - load_four(k, t, of_key) * all_sum) * of_key;
-                }
-                const uint32_t to = dq.offset(row, at, row_is_there && at < arguments.key),
-                               other = dk.offset(row, at, row_is_there && at < arguments.key);
-                kittens::buffer_store(kittens::narrowed<Result, 4>(of_q), dq.memory, to);
-                kittens::buffer_store(kittens::narrowed<Result, 4>(of_k), dk.memory, other);
+                four values = of[t];
+                // The gradient of x / sqrt(sum of x^2 + epsilon).
+                if (all.normalize) values = (values - load_four(view, t, factor) * sum) * factor;
+                kittens::buffer_store(kittens::narrowed<Result, 4>(values), result.memory,
+                                      result.offset(row, at, row_is_there && at < arguments.key));
             }
         };
-        if (all.wide)
-            store_all(float());
-        else
-            store_all(T());
+        const auto store = [&](const TokenHeads& to, const HeadView<T>& view, float factor,
+                               const four(&of)[key_tiles], float sum) KITTENS_INLINE {
+            if (all.wide)
+                store_as(float(), to, view, factor, of, sum);
+            else
+                store_as(T(), to, view, factor, of, sum);
+        };
+        // What is finished leaves its registers before the next sums take theirs.
+        four rest[key_tiles];
+#pragma unroll
+        for (int t = 0; t < key_tiles; ++t) {
+            query[t] *= arguments.scale * kept;
+            rest[t] = 0;
+        }
+        add_rows(query, scores);
+        const float query_sum = sum_with(q, of_query, query);
+        store(all.dq, q, of_query, query, query_sum);
+        add_rows(rest, system);
+        const float correction_sum = sum_with(k, of_key, rest), solved_sum = -sum_with(k, of_key, solved);
+#pragma unroll
+        for (int t = 0; t < key_tiles; ++t) rest[t] = (rest[t] - solved[t] * kept) * beta;
+        kittens::barrier();
+#pragma unroll
+        for (int j = 0; j < row_tiles; ++j) {
+            scores.write_transposed(16 * j + 4 * quarter, row, of_scores[j] * of_query);
+            system.write_transposed(16 * j + 4 * quarter, row, of_system[j] * (beta * of_key));
+        }
+        kittens::barrier();
+        float opposite_sum;
+        {
+            four opposite[key_tiles];
+#pragma unroll
+            for (int t = 0; t < key_tiles; ++t) opposite[t] = 0;
+            add_rows(opposite, system);
+            opposite_sum = sum_with(k, of_key, opposite);
+#pragma unroll
+            for (int t = 0; t < key_tiles; ++t) rest[t] += opposite[t];
+        }
+        kittens::barrier();
+        turn(q);
+        kittens::barrier();
+        // Of the keys: first what the decay of the state behind the chunk takes part in.
+        float of_last = 0;
+#pragma unroll
+        for (int t = 0; t < key_tiles; ++t) {
+            key[t] *= left;
+            of_last = dot(load_four(k, t, of_key), key[t], of_last);
+        }
+        add_rows(key, scores);
+        const float key_sum = sum_with(k, of_key, key);
+#pragma unroll
+        for (int t = 0; t < key_tiles; ++t) key[t] += rest[t];
+        store(all.dk, k, of_key, key, sum_with(k, of_key, key));
+        of_values = sum_of_quarters(of_values);
 
         const auto scalar = [&](const TokenHeads& to, int token) KITTENS_INLINE {
             return (global<float>)to.data + rows.sequence * to.sequence + (rows.first + token) * to.token +

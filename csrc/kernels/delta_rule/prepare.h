@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "chunk_inverse.h"
+#include "logarithm_parts.h"
 
 namespace hipkittens::delta_rule {
 
@@ -91,7 +92,9 @@ struct Prepare {
                 g = at(arguments.g);
                 beta = at(arguments.beta);
             }
-            kittens::lds_write(sum_so_far(g), factor(lane, 0));
+            const LogarithmParts parts(g);
+            kittens::lds_write(LogarithmParts(sum_so_far(parts.coarse), sum_so_far(parts.fine)).sum(),
+                               factor(lane, 0));
             kittens::lds_write(beta, factor(lane, 1));
         }
         const int64_t place = static_cast<int64_t>(number) * arguments.heads.value + head;

@@ -1,0 +1,71 @@
+// kernels/delta_rule/sum.h: floats as sums of two narrower elements, and products of them.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../../tiles/convert.h"
+#include "../../tiles/matrix_intrinsics.h"
+
+namespace hipkittens::delta_rule {
+
+using four = kittens::vec<float, 4>;
+template <class T>
+using fragment = kittens::vec<T, 8>;
+
+// A float as the sum of elements: of 16 bits, what it is rounded to and the rounded rest, so that with products of both the error of
+// a 16-bit operand is gone.
+template <class T>
+inline constexpr int parts = kittens::is_16bit<T> ? 2 : 1;
+template <class T, int count>
+struct Sum {
+    kittens::vec<T, count> part[parts<T>];
+
+    Sum() = default;
+    KITTENS_DEVICE explicit Sum(kittens::vec<float, count> x) {
+        if constexpr (kittens::is_16bit<T>) {
+            part[0] = kittens::narrowed<T, count>(x);
+            part[1] =
+                kittens::narrowed<T, count>(x - __builtin_convertvector(part[0], kittens::vec<float, count>));
+        } else {
+            part[0] = x;
+        }
+    }
+};
+
+// c + a b^T of a base tile, in f32.
+template <class T>
+KITTENS_DEVICE four add_product(fragment<T> a, fragment<T> b, four c) {
+    if constexpr (kittens::is_16bit<T>) {
+        return kittens::matrix_16x16(a, b, c);
+    } else {
+        // In one chain every term behind the largest would round the sum: with strong decays, of a chunk that ends at its first
+        // elements, seven times.
+        four sums[4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+            sums[e] =
+                kittens::matrix_16x16(a[e + 4], b[e + 4], kittens::matrix_16x16(a[e], b[e], four(0.0f)));
+        return c + ((sums[0] + sums[1]) + (sums[2] + sums[3]));
+    }
+}
+template <class T>
+KITTENS_DEVICE four add_product(const Sum<T, 8>& a, fragment<T> b, four c) {
+#pragma unroll
+    for (int n = parts<T> - 1; n >= 0; --n) c = add_product<T>(a.part[n], b, c);
+    return c;
+}
+template <class T>
+KITTENS_DEVICE four add_product(fragment<T> a, const Sum<T, 8>& b, four c) {
+#pragma unroll
+    for (int n = parts<T> - 1; n >= 0; --n) c = add_product<T>(a, b.part[n], c);
+    return c;
+}
+// Without the product of the two rests.
+template <class T>
+KITTENS_DEVICE four add_product(const Sum<T, 8>& a, const Sum<T, 8>& b, four c) {
+    if constexpr (parts<T> == 2) {
+        c = add_product<T>(a.part[1], b.part[0], c);
+        c = add_product<T>(a.part[0], b.part[1], c);
+    }
+    return add_product<T>(a.part[0], b.part[0], c);
+}
+
+}  // namespace hipkittens::delta_rule
