@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The syntax of --shapes, and what the problems count."""
 
+import mmap
+from pathlib import Path
+
 import pytest
 
 from hipkittens.profiling import limits, problems, published
@@ -69,3 +72,17 @@ def test_published_figures_are_found_and_parse():
     for operation, _, _, shape in published._rows():
         (one,) = problems.parse_shapes(operation, shape)
         assert one.shape == shape
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def test_tensors_of_zeros_take_memory_where_they_are_written():
+    (problem,) = problems.parse_shapes("softmax", "16384x32768")
+    before = resident_bytes()
+    x = problem.tensor("cpu", problem["rows"], problem["columns"])
+    assert not x[::512].any()
+    assert resident_bytes() - before < 64 << 20  # of a GiB
+    x[1] = 1
+    assert x[:3].sum() == 32768 and problem.tensor("cpu", 0, 4).shape == (0, 4)
