@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -96,8 +97,18 @@ class Problem:
         return SYNTAX[self.operation].call(self, device)
 
     def tensor(self, device: str, *shape: int) -> torch.Tensor:
-        make = torch.zeros if device == "cpu" else torch.randn
-        return make(shape, dtype=torch.bfloat16, device=device)
+        if device == "cpu":
+            return _untouched_zeros(shape)
+        return torch.randn(shape, dtype=torch.bfloat16, device=device)
+
+
+def _untouched_zeros(shape: tuple[int, ...]) -> torch.Tensor:
+    """Zeros whose pages take memory when something writes them: torch.zeros writes them all."""
+    elements = math.prod(shape)
+    if not elements:
+        return torch.zeros(shape, dtype=torch.bfloat16)
+    pages = mmap.mmap(-1, elements * torch.bfloat16.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=torch.bfloat16, count=elements).view(shape)
 
 
 def _free_memory() -> float:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The syntax of --shapes, and what the problems count."""
 
+import mmap
 import re
+from pathlib import Path
 
 import pytest
 
@@ -104,3 +106,17 @@ def test_a_call_does_what_its_problem_counts(operation):
     assert launches and problem.size > 0
     if problem.flops is not None:
         assert matrix_operations(launches, device, problem.bits) >= problem.flops * (1 - 1e-6)
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def test_tensors_of_zeros_take_memory_where_they_are_written():
+    (problem,) = problems.parse_shapes("softmax", "16384x32768")
+    before = resident_bytes()
+    x = problem.tensor("cpu", problem["rows"], problem["columns"])
+    assert not x[::512].any()
+    assert resident_bytes() - before < 64 << 20  # of a GiB
+    x[1] = 1
+    assert x[:3].sum() == 32768 and problem.tensor("cpu", 0, 4).shape == (0, 4)
