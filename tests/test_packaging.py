@@ -65,6 +65,11 @@ KNOWN_SPILLS = {
     "delta_rule.scan_*": (0, 86, 0),
     "delta_rule.channel_scan_*": (0, 55, 0),
     "delta_rule.reverse_*": (0, 97, 0),
+    "delta_rule.gradient_*16_128": (0, 18, 0),
+    "delta_rule.gradient_*16_256": (0, 48, 0),
+    "delta_rule.gradient_f32_*": (0, 4, 0),
+    "delta_rule.channel_prepare_f16_*": (0, 2, 0),
+    "delta_rule.channel_prepare_bf16_* gfx950": (0, 2, 0),
     "cache.shared_scale_*": (0, 52, 0),
 }
 

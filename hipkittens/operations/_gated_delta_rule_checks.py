@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from .._delta_rule_arguments import LARGEST_KEY
-from ..delta_rule import gated_delta_rule, gated_delta_step, in_torch
+from ..delta_rule import LARGEST_KEY_WITH_GRADIENT, gated_delta_rule, gated_delta_step, in_torch
 from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Trial
 from ._tensors import draw
 
@@ -72,7 +72,9 @@ def _in_torch(q, k, v, g, beta, initial=None, l2norm=True):
 
 def _parity(case, generator) -> ParityProblem:
     dtype, heads = DTYPES[case["dtype"]], case["heads"]
-    tokens, key, value, batch = case["tokens"], case["key"], case["value"], case["batch"]
+    tokens, value, batch = case["tokens"], case["value"], case["batch"]
+    # Where a dtype has no gradients of so many elements, of the most that it has.
+    key = min(case["key"], LARGEST_KEY_WITH_GRADIENT[dtype])
 
     def drawn(*shape):
         return torch.randn(shape, generator=generator)

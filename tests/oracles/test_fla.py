@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: MIT
+"""flash-linear-attention's delta rules, its Triton kernels unchanged on the simulated GPUs and its own references, beside hipkittens.fla's
+by the same names: all of them against one float64 recurrence, which knows nothing of either."""
+
+import importlib
+import pathlib
+import sys
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="the triton wheel is not installed (./run test installs it)")
+
+import hipkittens
+from hipkittens.integrations import rocm
+
+TARGETS = ("gfx942", "gfx950")
+# ./run test --slow installs it there: Transformers, which other tests run, takes its functions wherever it finds them.
+PACKAGES = pathlib.Path(sys.prefix) / "fla_packages"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not PACKAGES.exists(), reason="fla-core is not installed (./run test --slow installs it)"
+    ),
+]
+TOKENS, HEADS, SIZE = 70, 2, 64  # a whole chunk and a part of one
+RULES = {
+    "chunk_gated_delta_rule": ("fla.ops.gated_delta_rule", False),
+    "fused_recurrent_gated_delta_rule": ("fla.ops.gated_delta_rule", False),
+    "chunk_kda": ("fla.ops.kda", True),
+    "fused_recurrent_kda": ("fla.ops.kda", True),
+}
+# What flash-linear-attention's own tests allow of its results, relative to the norm; its references compute in float32.
+THEIR_BAR, REFERENCE_BAR = 5e-3, 1e-6
+# Our error beside theirs, as beside PyTorch's: results in bfloat16 differ in their last rounding.
+OF_THEIR_ERROR = 2.0
+# Of our states, in float32 (docs/gated_delta_rule.md): ours are in chunks, and the token after token ones of theirs are closer than that.
+STATE_BAR = 2e-5
+# In three of its kernels Triton's compiler reads half of a mask, or of a pair of packed operands, that nothing has written.
+OF_THEIR_COMPILER = {"uninitialised_register"}
+
+
+@pytest.fixture
+def fla(monkeypatch):
+    monkeypatch.syspath_prepend(str(PACKAGES))
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "fla"]:
+        del sys.modules[name]
+
+
+def problem(by_channel):
+    """q, k, v in bfloat16, the logarithm of the decay, beta."""
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda *shape: torch.randn(1, TOKENS, HEADS, *shape, generator=generator)  # noqa: E731
+    q, k, v = (draw(SIZE).bfloat16() for _ in range(3))
+    return q, k, v, -draw(*([SIZE] if by_channel else [])).sigmoid(), draw().sigmoid()
+
+
+def recurrence(q, k, v, g, beta):
+    """In float64: token after token, of queries and keys of length 1."""
+    q, k, v, g, beta = (each.double() for each in (q, k, v, g, beta))
+    q, k = (each * (each.square().sum(-1, keepdim=True) + 1e-6).rsqrt() for each in (q, k))
+    if g.dim() == 3:
+        g = g[..., None]
+    state, out = torch.zeros(1, HEADS, SIZE, SIZE, dtype=torch.float64), []
+    for t in range(TOKENS):
+        state = state * g[:, t, :, :, None].exp()
+        change = beta[:, t, :, None] * (v[:, t] - torch.einsum("bhkv,bhk->bhv", state, k[:, t]))
+        state = state + k[:, t, :, :, None] * change[:, :, None]
+        out.append(torch.einsum("bhkv,bhk->bhv", state, q[:, t]) * SIZE**-0.5)
+    return torch.stack(out, 1), state
+
+
+def relative(found, exact):
+    assert found.isfinite().all()
+    return ((found.cpu().double() - exact).norm() / exact.norm()).item()
+
+
+def called(function, inputs, device):
+    q, k, v, g, beta = (each.to(device) for each in inputs)
+    return function(q=q, k=k, v=v, g=g, beta=beta, output_final_state=True, use_qk_l2norm_in_kernel=True)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", RULES)
+def test_outputs_and_states(fla, target, name):
+    module, by_channel = RULES[name]
+    inputs = problem(by_channel)
+    exact = recurrence(*inputs)
+    with torch.no_grad(), rocm.active(), hipkittens.simulate(target, checks="all") as run:
+        theirs = called(getattr(importlib.import_module(module), name), inputs, "cuda")
+    assert {finding.kind for finding in run.findings} <= OF_THEIR_COMPILER
+    with torch.no_grad(), hipkittens.simulate(target, checks="all") as run:
+        ours = called(getattr(hipkittens.fla, name), inputs, "cpu")
+    assert run.findings == []
+    for mine, other, right in zip(ours, theirs, exact, strict=True):
+        error = relative(other, right)
+        assert error < THEIR_BAR
+        bar = OF_THEIR_ERROR * error
+        assert relative(mine, right) <= (max(bar, STATE_BAR) if mine.dtype == torch.float32 else bar)
+
+
+@pytest.mark.parametrize("by_channel", [False, True])
+def test_references(fla, by_channel):
+    q, k, v, g, beta = (each.float() for each in problem(by_channel))
+    exact = recurrence(q, k, v, g, beta)
+    q, k = (torch.nn.functional.normalize(each, dim=-1) for each in (q, k))
+    module = importlib.import_module("fla.ops.kda.naive" if by_channel else "fla.ops.gated_delta_rule.naive")
+    function = module.naive_recurrent_kda if by_channel else module.naive_recurrent_gated_delta_rule
+    for found, right in zip(
+        function(q=q, k=k, v=v, g=g, beta=beta, output_final_state=True), exact, strict=True
+    ):
+        assert relative(found, right) < REFERENCE_BAR
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_gradients(fla, target):
+    """Of chunk_gated_delta_rule."""
+
+    def gradients(function, inputs, **options):
+        leaves = [each.detach().clone().requires_grad_() for each in inputs]
+        out = function(*leaves, **options)
+        out = out[0] if isinstance(out, tuple) else out
+        return torch.autograd.grad(out, leaves, torch.ones_like(out))
+
+    inputs = problem(False)
+    exact = gradients(recurrence, [each.double() for each in inputs])
+    options = {"use_qk_l2norm_in_kernel": True}
+    with rocm.active(), hipkittens.simulate(target, checks="all") as run:
+        rule = importlib.import_module("fla.ops.gated_delta_rule").chunk_gated_delta_rule
+        theirs = gradients(rule, [each.to("cuda") for each in inputs], **options)
+    assert {finding.kind for finding in run.findings} <= OF_THEIR_COMPILER
+    with hipkittens.simulate(target, checks="all") as run:
+        ours = gradients(hipkittens.fla.chunk_gated_delta_rule, inputs, **options)
+    assert run.findings == []
+    for name, mine, other, right in zip(("q", "k", "v", "g", "beta"), ours, theirs, exact, strict=True):
+        error = relative(other, right)
+        assert error < 2e-2, name  # what its tests allow of a gradient of gates
+        assert relative(mine, right) <= OF_THEIR_ERROR * error, name
