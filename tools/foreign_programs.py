@@ -58,7 +58,7 @@ CLIENTS = (
     Client("HIP programs, compiled by clang as hipcc does", ("test_hip_program.py",), ("ziglang",)),
     Client("Triton", ("test_triton.py", "test_triton_benchmark.py"), ("triton",)),
     Client(
-        "Liger-Kernel", ("test_liger.py", "test_rocm_answers.py::test_liger"), ("liger-kernel", "triton"),
+        "Liger-Kernel", ("test_liger.py", "test_liger_operators.py", "test_rocm_answers.py::test_liger"), ("liger-kernel", "triton"),
     ),
     Client(
         "AITER's Triton operators",
