@@ -30,8 +30,8 @@ from hipkittens.profiling.bench import modelled_launches
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "linear_cross_entropy.md"
 DEVICES = ("MI300X", "MI325X", "MI355X")
-# Tokens, features and classes of the last layer of Llama 3 8B.
-ROWS, FEATURES, CLASSES = 8192, 4096, 128256
+# Tokens, features and classes of the last layer of Llama 3 8B, which is what the page is of.
+LLAMA = (8192, 4096, 128256)
 BF16 = torch.bfloat16
 # A call: what it is, and its arguments, tensors as (shape, strides, dtype).
 Called = tuple[str, tuple[Any, ...], tuple[tuple[str, Any], ...]]
@@ -50,7 +50,7 @@ def made(value: Any) -> Any:
     return torch.empty(reach, dtype=dtype).as_strided(shape, strides)
 
 
-def calls(device: str) -> Counter[Called]:
+def calls(device: str, tokens: int, features: int, classes: int) -> Counter[Called]:
     """What linear_cross_entropy and its backward call, without any launch."""
     found: Counter[Called] = Counter()
 
@@ -70,12 +70,12 @@ def calls(device: str) -> Counter[Called]:
         rows = arguments[0].shape[0]
         return tuple(torch.zeros(rows) for _ in range(3)) if name == "cross_entropy" else None
 
-    x, weight = (torch.zeros(size, FEATURES, dtype=BF16, requires_grad=True) for size in (ROWS, CLASSES))
+    x, weight = (torch.zeros(size, features, dtype=BF16, requires_grad=True) for size in (tokens, classes))
     with (
         _backend.simulate(_timing.DEVICES[device]),
         mock.patch.multiple(loss, matmul=matmul, addmm_=addmm_, call=call),
     ):
-        value = loss.linear_cross_entropy(x, weight, torch.zeros(ROWS, dtype=torch.int64))
+        value = loss.linear_cross_entropy(x, weight, torch.zeros(tokens, dtype=torch.int64))
         torch.autograd.grad(value, (x, weight))
     return found
 
@@ -95,7 +95,7 @@ def microseconds(device: str, called: Called) -> float:
     return sum(launch.microseconds for launch in launches)
 
 
-def products() -> dict[str, Called]:
+def products(tokens: int, features: int, classes: int) -> dict[str, Called]:
     """The layer's three, each as one product of everything."""
 
     def of(m, n, k, a_columns, b_columns):
@@ -104,17 +104,17 @@ def products() -> dict[str, Called]:
         return "matmul", (a, b), ()
 
     return {
-        "logits": of(ROWS, CLASSES, FEATURES, False, True),
-        "gradient of x": of(ROWS, FEATURES, CLASSES, False, False),
-        "gradient of weight": of(CLASSES, FEATURES, ROWS, True, False),
+        "logits": of(tokens, classes, features, False, True),
+        "gradient of x": of(tokens, features, classes, False, False),
+        "gradient of weight": of(classes, features, tokens, True, False),
     }
 
 
-def report(devices: tuple[str, ...], jobs: int) -> dict[str, Any]:
+def report(devices: tuple[str, ...], sizes: tuple[int, int, int], jobs: int) -> dict[str, Any]:
     work: list[tuple[str, Called]] = []
-    counted = {device: calls(device) for device in devices}
+    counted = {device: calls(device, *sizes) for device in devices}
     for device in devices:
-        work += [(device, called) for called in (*counted[device], *products().values())]
+        work += [(device, called) for called in (*counted[device], *products(*sizes).values())]
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         times = dict(zip(work, pool.map(microseconds, *zip(*work, strict=True)), strict=True))
     result = {}
@@ -124,7 +124,7 @@ def report(devices: tuple[str, ...], jobs: int) -> dict[str, Any]:
         for called, count in counted[device].items():
             parts[called[0]] = parts.get(called[0], 0.0) + count * times[device, called]
             launches[called[0]] += count
-        alone = {name: times[device, called] for name, called in products().items()}
+        alone = {name: times[device, called] for name, called in products(*sizes).items()}
         result[device] = {"parts": parts, "calls": dict(launches), "alone": alone}
     return result
 
@@ -149,15 +149,16 @@ def page(found: dict[str, Any]) -> str:
         for name, text in names.items()
     ]  # fmt: skip
     heads = " | ".join(f"{device}, calls | ms" for device in found)
-    workspace = loss._workspace(ROWS, CLASSES)
+    tokens, features, classes = LLAMA
+    workspace = loss._workspace(tokens, classes)
     return f"""# A linear layer's loss without its logits
 
-`python benchmarks/linear_cross_entropy.py` writes this page: `hipkittens.linear_cross_entropy` and its backward for {ROWS} tokens,
-{FEATURES} features and {CLASSES} classes (the last layer of Llama 3 8B) in bfloat16. Times are the [cycle model](timing_model.md)'s, without
+`python benchmarks/linear_cross_entropy.py` writes this page: `hipkittens.linear_cross_entropy` and its backward for {tokens} tokens,
+{features} features and {classes} classes (the last layer of Llama 3 8B) in bfloat16. Times are the [cycle model](timing_model.md)'s, without
 what launching costs; nothing has run on a GPU. What PyTorch launches itself is not in them: masks of targets, one row of zeros and one
 rounding of the gradient of x, some 0.4 GB in all.
 
-Its workspace is {workspace / 2**20:.0f} MiB, an eighth of the logits' {ROWS * CLASSES * 2 / 2**20:.0f} MiB (`tests/test_cross_entropy.py` measures
+Its workspace is {workspace / 2**20:.0f} MiB, an eighth of the logits' {tokens * classes * 2 / 2**20:.0f} MiB (`tests/test_cross_entropy.py` measures
 that). So logits are made twice, for the loss and for its gradients: four products. With all logits in memory there would be three. *Alone*
 are those as one `matmul` each.
 
@@ -177,13 +178,18 @@ def main() -> None:
     )
     parser.add_argument("--devices", default=",".join(DEVICES), help="some of " + ", ".join(DEVICES))
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many processes, default: 1")
+    for name, default in zip(("--tokens", "--features", "--classes"), LLAMA, strict=True):
+        parser.add_argument(name, type=int, default=default, metavar="N", help=f"with --json; default: {default}")
     parser.add_argument("--json", action="store_true", help="print JSON, and leave the page")
     arguments = parser.parse_args()
     devices = tuple(arguments.devices.split(","))
     unknown = [device for device in devices if device not in DEVICES]
     if unknown:
         parser.error(f"--devices has {unknown[0]}; allowed: {', '.join(DEVICES)}")
-    found = report(devices, arguments.jobs)
+    sizes = (arguments.tokens, arguments.features, arguments.classes)
+    if sizes != LLAMA and not arguments.json:
+        parser.error("the page is of the default --tokens, --features and --classes alone; add --json")
+    found = report(devices, sizes, arguments.jobs)
     if arguments.json:
         print(json.dumps(found, indent=1))
     else:

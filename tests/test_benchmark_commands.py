@@ -18,6 +18,11 @@ SHORTEST = {
     "gemm_order": (["--sizes=512", "--k=256"], (0,), "TFLOP/s"),
     "gemm_plan": (["--target=gfx942", "--tile=32x64x64"], (0,), "32, 64, 64"),
     "launch": (["--repeat=1"], (0,), "operator_us"),
+    "linear_cross_entropy": (
+        ["--devices=MI355X", "--tokens=256", "--features=256", "--classes=512", "--json"],
+        (0,),
+        "gradient of weight",
+    ),
     "mutation": (["--sample=1", "--target=gfx950", "--kernel", "softmax_*"], (0, 1), "all of these"),
     "parity": (["--op=gated_activation", "--target=gfx950"], (0,), "worst ratio"),
     "parity_kernels": (["--target=gfx942", "--folder=softmax"], (0,), "never launched"),

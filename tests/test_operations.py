@@ -41,6 +41,7 @@ ELSEWHERE = {
     "benchmarks/performance_page.py": "whose publisher's kernels run in the model, too",
     "hipkittens/profiling/model_error.py": "whose measurements name the chip",
     "benchmarks/attention.py": "a study of one operation",
+    "benchmarks/linear_cross_entropy.py": "a study of one operation",
     "benchmarks/launch.py": "calls with PyTorch's own beside them",
     "benchmarks/row_operations.py": "a table that others published",
     "tools/wheel_probe.py": "a model to be compiled",
