@@ -48,7 +48,7 @@ _LOOPED_SHAPES = {
 }
 # Of sums that are added to C, whose K is not split, by the tile's rows and where rows of operands begin.
 _ADDED_SHAPES = {
-    ("256", "vector"): (4864, 4096, 488),
+    ("256", "vector"): (4864, 4096, 616),
     ("128", "vector"): (2048, 2048, 488),
     ("64", "vector"): (1024, 2048, 616),
     ("64", "element"): (257, 129, 419),
