@@ -56,7 +56,7 @@ _ALLOWED_PAIRS = (
     "of e2m1, both of one format of 6 bits (formats='fp6' or 'bf6')"
 )
 # Sums of int8 products of this many may pass 31 bits.
-_INT8_LIMIT = 2**31 // 128**2
+INT8_LIMIT = 2**31 // 128**2
 
 
 @_backend.interruptible
@@ -343,9 +343,9 @@ def check_formats(
         raise TypeError(f"{where}: a is {a.dtype} and b is {b.dtype}{said}; allowed: {_ALLOWED_PAIRS}")
     if named[0] in _SIX_BITS and not (a.device.type == "meta" or _backend.uses_torch()):
         check_has_matrix(where, a, "codes of 6 bits need")
-    if named[0] == "int8" and a.shape[1] >= _INT8_LIMIT:
+    if named[0] == "int8" and a.shape[1] >= INT8_LIMIT:
         raise ValueError(
-            f"{where}: a has {a.shape[1]} columns; sums of int8 products fit in int32 below {_INT8_LIMIT}: split K"
+            f"{where}: a has {a.shape[1]} columns; sums of int8 products fit in int32 below {INT8_LIMIT}: split K"
         )
     return tuple(named)
 
