@@ -37,6 +37,7 @@ def _run(target: str, case: dict, seed: int) -> list[Result]:
     offs = _ends(case)
     groups = len(offs)
     blocks, column_blocks = -(-k // 128), -(-n // 128)
+    scaling = "row" if case["format"] == "int8" and case["scales"] == "blocks" else case["scales"]
 
     def factors(*shape: int) -> torch.Tensor:
         if case["values"] == "wide":
@@ -44,14 +45,18 @@ def _run(target: str, case: dict, seed: int) -> list[Result]:
         return torch.rand(shape, generator=generator) + 0.5
 
     with simulated(target, "exact" if case["out"] == "f32" else None):
-        fp8 = dtype_of("fp8", torch.device("cpu"))
-        a = torch.randn(m, k, generator=generator).to(fp8)
-        b = torch.randn(groups, n, k, generator=generator).to(fp8).mT
+
+        def codes(*shape: int) -> torch.Tensor:
+            if case["format"] == "int8":
+                return torch.randint(-128, 128, shape, generator=generator).to(torch.int8)
+            return torch.randn(shape, generator=generator).to(dtype_of("fp8", torch.device("cpu")))
+
+        a, b = codes(m, k), codes(groups, n, k).mT
         scale_a, scale_b = {
             "tensor": lambda: (factors(), factors(groups, 1, 1)),
             "row": lambda: (factors(m, 1), factors(groups, 1, n)),
             "blocks": lambda: (factors(m, blocks), factors(groups, blocks, column_blocks)),
-        }[case["scales"]]()
+        }[scaling]()
         bias = torch.randn(groups, n, generator=generator) if case["bias"] else None
         ours = hipkittens.grouped_matmul(
             a,
@@ -59,7 +64,7 @@ def _run(target: str, case: dict, seed: int) -> list[Result]:
             offs,
             scale_a=scale_a,
             scale_b=scale_b,
-            recipe=("1x128", "128x128") if case["scales"] == "blocks" else case["scales"],
+            recipe=("1x128", "128x128") if scaling == "blocks" else scaling,
             bias=bias,
             out_dtype=DTYPES[case["out"]],
         )
@@ -152,6 +157,7 @@ SCALED_GROUPED_MATMUL = Operation(
         "values": ("near one", "wide"),
         "out": ("bf16", "f32"),
         "bias": (False, True),
+        "format": ("fp8", "int8"),  # which has no scales of blocks, but of rows in their place
     },
     _run,
 )

@@ -73,6 +73,40 @@ def _run(target: str, case: dict, seed: int) -> list[Result]:
     return [Result("", ours, theirs, exact, magnitude, name)]
 
 
+def _run_in_codes(target: str, case: dict, seed: int) -> list[Result]:
+    """Results in 8-bit floats, whose rounding is most of any error."""
+    generator = torch.Generator().manual_seed(seed)
+    m, n, k = case["shape"]
+    rows = case["scales"] == "row"
+    with simulated(target):
+        a, w = (_codes(generator, count, k, "fp8") for count in (m, n))
+        scale_a = _scale(generator, (m, 1) if rows else (), "near one")
+        scale_b = _scale(generator, (1, n) if rows else (), "near one")
+        factor = torch.tensor({"one": 1.0, "small": 2.0**-9, "large": 11.0}[case["scale_result"]])
+        bias = torch.randn(n, generator=generator) if case["bias"] else None
+        ours = hipkittens.scaled_matmul(
+            a, w.t(), scale_a, scale_b, bias=bias, activation=case["activation"] or None, out_dtype=a.dtype, scale_result=factor
+        )  # fmt: skip
+    largest = torch.finfo(a.dtype).max
+
+    def finished(product: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        product = product * scale_a.to(dtype) * scale_b.to(dtype)
+        if bias is not None:
+            product = product + bias.to(dtype)
+        if case["activation"]:
+            product = torch.nn.functional.silu(product)
+        return (product * factor.to(dtype)).clamp(-largest, largest)
+
+    exact = finished(a.double() @ w.double().t(), torch.float64)
+    sums = torch.zeros(m, n)
+    for first in range(0, k, 32):
+        sums = sums + a[:, first : first + 32].float() @ w[:, first : first + 32].float().t()
+    theirs = finished(sums, torch.float32).to(a.dtype)
+    return [
+        Result("", ours.float(), theirs.float(), exact, exact.abs().max().item(), f"{WRITTEN_OUT} to a code")
+    ]
+
+
 # Operands of which some have 6 or 4 bits: 32 divides K. gfx942 has the last pair alone.
 FEW_BITS_SHAPES = (
     (1, 1, 32),
@@ -165,4 +199,15 @@ SCALED_MATMUL_FEW_BITS = Operation(
     },
     _run_few_bits,
     {"shape": _draw_shape},
+)
+SCALED_MATMUL_IN_CODES = Operation(
+    "scaled_matmul_in_codes",
+    {
+        "shape": SHAPES,
+        "scales": ("row", "tensor"),
+        "scale_result": ("one", "small", "large"),
+        "activation": ("", "silu"),
+        "bias": (False, True),
+    },
+    _run_in_codes,
 )

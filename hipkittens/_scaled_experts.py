@@ -14,9 +14,9 @@ from .activation import gated_activation
 from .grouped import grouped_matmul
 from .quantization import QuantSpec, dtype_of, gated_activation_quantize, quantize
 from .scaled_gemm import check_has_matrix
-from .scaled_grouped import FLOAT4, FLOAT8, SCALES_OF_32, length
+from .scaled_grouped import CODES, FLOAT4, SCALES_OF_32, length
 
-WEIGHTS = (*FLOAT8, *FLOAT4)
+WEIGHTS = CODES
 Recipe = str | tuple[str | None, str]
 
 _MX = "1x32"
@@ -28,6 +28,7 @@ _SPECS: dict[str | None, QuantSpec | None] = {
     "1x128": QuantSpec("fp8", 128),
     "mxfp8": QuantSpec("mxfp8", layout="shuffled"),
 }
+_SPECS_OF_INT8 = {each: QuantSpec("int8", each) for each in ("row", "tensor")}
 _SPECS_OF_MX = {
     "fp8": QuantSpec("mxfp8", layout="shuffled"),
     "fp4": QuantSpec("mxfp4", layout="shuffled"),
@@ -42,18 +43,22 @@ _BUILT: dict[str, tuple[tuple[str | None, str], ...]] = {
         ("tensor", "row"),
         (_MX, _MX),
     ),
+    "int8": (("row", "row"), ("row", "tensor"), ("tensor", "tensor"), ("tensor", "row")),
     "fp4": ((None, _MX), ("row", _MX), ("tensor", _MX), ("mxfp8", _MX), (_MX, _MX)),
 }
 
 
 class Scales(NamedTuple):
-    """Of both weights as grouped_matmul takes those of b, and what rows of tokens are quantised to, if they are."""
+    """Of both weights as grouped_matmul takes those of b, what rows of tokens are quantised to, if they are, and each expert's factors of
+    the columns of what is."""
 
     w1: torch.Tensor
     w2: torch.Tensor
     spec: QuantSpec | None
     recipe: tuple[str, str]
     swizzle: str | None
+    smooth1: torch.Tensor | None
+    smooth2: torch.Tensor | None
 
     def offs_of_bands(self, ends: torch.Tensor) -> torch.Tensor | None:
         """What rows are quantised with, of groups that end so: scales of 32 go to where the product wants them."""
@@ -72,6 +77,8 @@ def checked(
     scale_w2: torch.Tensor | None,
     recipe: Recipe | None,
     swizzle: str | None,
+    smooth1: torch.Tensor | None = None,
+    smooth2: torch.Tensor | None = None,
 ) -> Scales:
     """Raises for scales that no kernel takes, weights of another target, and what requires a gradient.
 
@@ -90,7 +97,13 @@ def checked(
     weights = {name: tensors[name] for name in scales}
     format = _format(where, weights)
     pair = _pair(where, format, weights, scales, recipe, swizzle)
-    spec = _SPECS_OF_MX[format] if pair[0] == _MX else _SPECS[pair[0]]
+    if pair[0] == _MX:
+        spec = _SPECS_OF_MX[format]
+    else:
+        spec = (_SPECS_OF_INT8 if format == "int8" else _SPECS)[pair[0]]
+    for name, smooth in (("w1", smooth1), ("w2", smooth2)):
+        if smooth is not None:
+            _check_smooth(where, f"smooth{name[1]}", smooth, weights[name], spec, pair)
     if spec is not None and _backend.uses_torch():
         raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which quantises nothing; unset it")
     if pair[1] == _MX:
@@ -104,15 +117,34 @@ def checked(
                     "other values: quantise for this target"
                 )
     ready = (_as_of_b(scales[name], pair[1], weights[name], swizzle) for name in scales)
-    return Scales(*ready, spec, _recipe_of_products(pair), swizzle)
+    return Scales(*ready, spec, _recipe_of_products(pair), swizzle, smooth1, smooth2)
 
 
 def _format(where: str, weights: dict[str, torch.Tensor]) -> str:
-    of_each = {name: "fp4" if weight.dtype in FLOAT4 else "fp8" for name, weight in weights.items()}
+    of_each = {
+        name: "fp4" if weight.dtype in FLOAT4 else "int8" if weight.dtype == torch.int8 else "fp8"
+        for name, weight in weights.items()
+    }
     if len(set(of_each.values())) > 1:
         dtypes = " and ".join(f"{name} is {weight.dtype}" for name, weight in weights.items())
-        raise TypeError(f"{where}: {dtypes}; both weights need codes of as many bits")
+        raise TypeError(f"{where}: {dtypes}; both weights need codes of one format")
     return of_each["w1"]
+
+
+def _check_smooth(where: str, name: str, smooth, weight: torch.Tensor, spec: QuantSpec | None, pair) -> None:
+    check_tensor(where, name, smooth)
+    check_dtype_and_device(where, name, smooth, (torch.float32,), "x", weight)
+    check_gets_no_gradient(where, name, smooth)
+    wanted = weight.shape[0], columns(weight)
+    if tuple(smooth.shape) != wanted:
+        raise ValueError(
+            f"{where}: {name} has shape {tuple(smooth.shape)}; it needs {wanted}, a factor of each column for each expert"
+        )
+    if spec is None or spec.granularity == "tensor":
+        raise ValueError(
+            f"{where}: {name} is given and the recipe is {pair}; only rows that are quantised with scales of their own are multiplied "
+            "by factors of columns: choose such a recipe, or leave it out"
+        )
 
 
 def _check_mx(where: str, x: torch.Tensor, weights: dict[str, torch.Tensor], spec: QuantSpec | None) -> None:
@@ -138,7 +170,9 @@ def hidden_rows(
     rows: torch.Tensor, w1: torch.Tensor, ends: torch.Tensor, scales: Scales, bias
 ) -> torch.Tensor:
     """The first product of rows (rows, K) that are quantised here, rounded to their dtype."""
-    return _product(_quantized(rows, ends, scales), w1, ends, scales.w1, scales, bias, rows.dtype)
+    return _product(
+        _quantized(rows, ends, scales, scales.smooth1), w1, ends, scales.w1, scales, bias, rows.dtype
+    )
 
 
 def gated_rows(
@@ -154,19 +188,25 @@ def gated_rows(
     gated: bool,
 ) -> torch.Tensor:
     """The second product, of activations of what the first one gave."""
-    if gated and scales.spec is not None and scales.spec.granularity != "tensor":
+    if gated and scales.spec is not None and scales.spec.granularity != "tensor" and scales.smooth2 is None:
         offs = scales.offs_of_bands(ends)
         rows = gated_activation_quantize(hidden, scales.spec, kind, other=other, limit=limit, offs=offs)
     else:
         gate = gated_activation(hidden, kind, other=other, limit=limit) if gated else activate(hidden, kind)
-        rows = _quantized(gate, ends, scales)
+        rows = _quantized(gate, ends, scales, scales.smooth2)
     return _product(rows, w2, ends, scales.w2, scales, bias, hidden.dtype)
 
 
-def _quantized(rows, ends, scales) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _quantized(rows, ends, scales, smooth) -> tuple[torch.Tensor, torch.Tensor | None]:
     if scales.spec is None:
         return rows, None
-    return quantize(rows, scales.spec, offs=scales.offs_of_bands(ends))
+    ids = None
+    if (
+        smooth is not None
+    ):  # a row's expert is that whose range it is in; those behind the last one become zeros
+        numbers = torch.arange(len(rows), dtype=ends.dtype, device=ends.device)
+        ids = torch.bucketize(numbers, ends, right=True)
+    return quantize(rows, scales.spec, smooth=smooth, smooth_ids=ids, offs=scales.offs_of_bands(ends))
 
 
 def _product(rows, weight, ends, scale, scales, bias, dtype) -> torch.Tensor:

@@ -85,6 +85,8 @@ def moe(
     scale_w2: torch.Tensor | None = None,
     recipe: _scaled_experts.Recipe | None = None,
     swizzle: str | None = None,
+    smooth1: torch.Tensor | None = None,
+    smooth2: torch.Tensor | None = None,
     bias1: torch.Tensor | None = None,
     bias2: torch.Tensor | None = None,
     expert_map: torch.Tensor | None = None,
@@ -96,7 +98,7 @@ def moe(
     """The experts of a layer: the sum over a token's choices of weight * (gate(x @ w1[e].T + bias1[e]) @ w2[e].T + bias2[e]).
 
     x             (tokens, H) bfloat16 or float16
-    w1            (E, 2 I, H) of that dtype, or with scales 8-bit floats of the target, or (E, 2 I, H / 2) bytes of e2m1 (uint8 or
+    w1            (E, 2 I, H) of that dtype, or with scales 8-bit floats of the target, int8, or (E, 2 I, H / 2) bytes of e2m1 (uint8 or
                   float4_e2m1fn_x2): I rows for the gate, then I for what it multiplies; interleaved: one of each in turn, as gpt-oss
                   has them, for which with scales results are copied once
     w2            (E, H, I), or (E, H, I / 2) of e2m1
@@ -108,13 +110,15 @@ def moe(
                   rows by 128 columns, (E, ceil(2 I / 128), ceil(H / 128)) and (E, ceil(H / 128), ceil(I / 128)) ("128x128"); or e8m0
                   bytes (uint8 or float8_e8m0fnu) for each 32 of a row, (E, 2 I, H / 32) and (E, H, I / 32) ("1x32")
     recipe        how rows of tokens are quantised and how weights were: ("row", "row"), ("row", "tensor"), ("tensor", "tensor"),
-                  ("tensor", "row"), ("1x128", "128x128"), or on gfx950 ("1x32", "1x32") of 8-bit weights. Of e2m1 weights, with "1x32":
+                  ("tensor", "row"), ("1x128", "128x128"), or on gfx950 ("1x32", "1x32") of 8-bit floats; of int8 the "row"s and "tensor"s. Of e2m1 weights, with "1x32":
                   None, rows stay bfloat16 (both targets); on gfx950 "row" and "tensor", 8-bit floats with a float32 scale, "mxfp8",
                   8-bit floats with e8m0 scales of 32, and "1x32", e2m1 with such. None for both: as the shapes and dtypes of scales
                   say, with a scale for each row of tokens, or for each 128 of its columns where weights have blocks; rows stay
                   bfloat16 beside e2m1
     swizzle       of weights' scales of 32: None, rows, which each call brings into the kernels' order, or "shuffled", each
                   expert's in that order, as `grouped_matmul` takes them
+    smooth1, smooth2  float32 (E, H) and (E, I), by which an expert's rows of tokens, and what its gate gives, are multiplied before they
+                  are quantised (SmoothQuant, whose weights were divided by them); of rows with scales of their own
     bias1, bias2  (E, 2 I) and (E, H), of x's dtype or float32
     expert_map    int32: the number among these E of each id, negative for another device's: expert parallelism. The sum over
                   devices of what each returns is the layer
@@ -129,12 +133,12 @@ def moe(
     dtype, and topk_weights stay what they are.
 
     With scales, x and what the gate gives are quantised by their largest magnitudes, as `quantize` does, the latter in the launch of
-    the gate but where it is a tensor's: seven launches. 8-bit weights are float8_e4m3fnuz on gfx942 and float8_e4m3fn on gfx950. There
+    the gate but where it is a tensor's or there is a smooth2: seven launches. 8-bit weights are float8_e4m3fnuz on gfx942 and float8_e4m3fn on gfx950. There
     is no derivative, and tensors that require one are refused; under autocast weights stay what they are.
     Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
     """
     where = "hipkittens.moe"
-    scaled = any(each is not None for each in (scale_w1, scale_w2, recipe, swizzle))
+    scaled = any(each is not None for each in (scale_w1, scale_w2, recipe, swizzle, smooth1, smooth2))
     if scaled:
         x, bias1, bias2 = to_autocast_dtype(x, bias1, bias2)
     else:
@@ -155,7 +159,9 @@ def moe(
             "bias1": bias1,
             "bias2": bias2,
         }
-        scales = _scaled_experts.checked(where, tensors, scale_w1, scale_w2, recipe, swizzle)
+        scales = _scaled_experts.checked(
+            where, tensors, scale_w1, scale_w2, recipe, swizzle, smooth1, smooth2
+        )
     order = expert_sort(topk_ids, None, w1.shape[0], layout="ragged", expert_map=expert_map)
     ends, index = order.offsets[1:], (order.entries, order.places)
     rows = expert_gather(x, *index, topk_weights if weight_input else None)

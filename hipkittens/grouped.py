@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A matrix product for each group: bfloat16, float16 or scaled floats of 8 and 4 bits in, summed in float32, rounded once."""
+"""A matrix product for each group: bfloat16, float16, or codes of 8 and 4 bits with scales; rounded once."""
 
 from __future__ import annotations
 
@@ -47,10 +47,11 @@ def grouped_matmul(
     on 4 bytes or hold an odd number of elements are slower.
 
     With scales, a and b of the first kind are codes, as in `scaled_matmul`: both 8-bit floats, float8_e4m3fnuz on gfx942 and
-    float8_e4m3fn on gfx950; on gfx950 both e2m1, two along K in a byte, (M, K / 2) and (G, K / 2, N) of uint8 or float4_e2m1fn_x2, or
+    float8_e4m3fn on gfx950; or both int8, whose sums are exact, with K up to 131068; on gfx950 both e2m1, two along K in a byte, (M, K / 2) and (G, K / 2, N) of uint8 or float4_e2m1fn_x2, or
     8-bit floats a and e2m1 b; on both targets bfloat16 a and e2m1 b. 32 divides K of 4 bits. The kernels read both along K, so that b is
     usually the .mT of weights (G, N, K), and others are copied first, as are rows that do not begin on 4 bytes or that 4 does not
-    divide. out_dtype is by default bfloat16. There is no derivative, and tensors that require one are refused.
+    divide. out_dtype is by default bfloat16; of int8 it may be int32, the sums themselves, without scales and bias. There is no
+    derivative, and tensors that require one are refused.
     scale_a, scale_b  float32, what codes are multiplied with: (M, 1) and (G, 1, N), a factor for each row and each column, or (M,)
                       and (G, N) as PyTorch has them ("row"); one element, or of b one for each group, (G, 1, 1) ("tensor"); or
                       (M, ceil(K / 128)) and (G, ceil(K / 128), ceil(N / 128)), of any strides, which multiply the sums of each
@@ -65,9 +66,9 @@ def grouped_matmul(
                       each group's in that order, (G, ...), as `quantize` with layout "shuffled" writes those of one matrix
     Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
     """
-    if any(each is not None for each in (scale_a, scale_b, recipe, swizzle)):
+    if out_dtype == torch.int32 or any(each is not None for each in (scale_a, scale_b, recipe, swizzle)):
         out_dtype = _check(a, b, offs, bias, out_dtype, scaled=True)
-        scales = scaled_grouped.checked(_WHERE, a, b, scale_a, scale_b, recipe, swizzle, bias)
+        scales = scaled_grouped.checked(_WHERE, a, b, scale_a, scale_b, recipe, swizzle, bias, out_dtype)
         if _backend.uses_torch():
             return _in_torch(*scaled_grouped.dequantized(a, b, scales), offs, bias, out_dtype)
         return scaled_grouped.product(a, b, offs, scales, swizzle, bias, out_dtype)
@@ -120,9 +121,10 @@ def _check(
             raise ValueError(
                 f"{_WHERE}: {name} has shape {tuple(value.shape)}; it needs 2 dimensions, or 3 with a matrix for each group"
             )
-        if value.dtype in (*scaled_grouped.FLOAT8, *scaled_grouped.FLOAT4) and not scaled:
+        if value.dtype in scaled_grouped.CODES and not scaled:
             raise TypeError(
-                f"{_WHERE}: {name} is {value.dtype}, codes without scales; give scale_a and scale_b"
+                f"{_WHERE}: {name} is {value.dtype}, codes without scales; give scale_a and scale_b, or of int8 "
+                "out_dtype=torch.int32"
             )
         check_dtype_and_device(_WHERE, name, value, dtypes, "a", a)
     if a.dtype != b.dtype and not scaled:
@@ -152,9 +154,12 @@ def _check(
             )
     if out_dtype is None:
         out_dtype = torch.bfloat16 if scaled else a.dtype
-    elif out_dtype not in OUTPUT_DTYPES:
+    elif out_dtype not in OUTPUT_DTYPES and not (
+        out_dtype == torch.int32 and a.dtype == b.dtype == torch.int8
+    ):
         raise TypeError(
-            f"{_WHERE}: out_dtype is {out_dtype}; allowed: torch.bfloat16, torch.float16, torch.float32"
+            f"{_WHERE}: out_dtype is {out_dtype}; allowed: torch.bfloat16, torch.float16, torch.float32, and torch.int32 of int8 "
+            "operands"
         )
     _backend.check_device(_WHERE, "a", a)
     return out_dtype
@@ -194,7 +199,8 @@ def _check_groups(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None) -
 
 def _in_torch(a, b, offs, bias, out_dtype):
     """PyTorch's own products, group by group: reads offs on the host."""
-    a, b = a.float(), b.float()
+    if a.dtype != torch.float64:  # of int8 codes
+        a, b = a.float(), b.float()
     if offs is None:
         out = a @ b
         return (out if bias is None else out + (bias if bias.dim() == 1 else bias[:, None]).float()).to(

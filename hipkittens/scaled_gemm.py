@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from . import _backend
-from ._arguments import check_gets_no_gradient, check_tensor
+from ._arguments import check_dtype_and_device, check_gets_no_gradient, check_tensor
 from ._call import call
 from .activation import in_torch
 from .gemm import ACTIVATIONS_OF_SUMS
@@ -25,6 +25,7 @@ from .quantization import (
 Scaling = Literal["tensor", "row", "1x32", "1x128", "128x128"]
 
 OUTPUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+CODE_DTYPES = (torch.float8_e4m3fnuz, torch.float8_e4m3fn)  # of gfx942 and gfx950
 BIAS_DTYPES = OUTPUT_DTYPES
 # Numbers of the operator's arguments: scalings are torch.nn.functional.ScalingType's, activations csrc/kernels/activation_kind.h's.
 SCALINGS: dict[str, int] = {"tensor": 0, "row": 1, "1x32": 3, "1x128": 4, "128x128": 5}
@@ -56,7 +57,7 @@ _ALLOWED_PAIRS = (
     "of e2m1, both of one format of 6 bits (formats='fp6' or 'bf6')"
 )
 # Sums of int8 products of this many may pass 31 bits.
-_INT8_LIMIT = 2**31 // 128**2
+INT8_LIMIT = 2**31 // 128**2
 
 
 @_backend.interruptible
@@ -72,6 +73,7 @@ def scaled_matmul(
     activation: str | None = None,
     out_dtype: torch.dtype = torch.bfloat16,
     formats: str | tuple[str, str] | None = None,
+    scale_result: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """activation((a * scale_a) @ (b * scale_b) + bias) of codes a (M, K) and b (K, N), usually w.t(), rounded once.
 
@@ -99,7 +101,10 @@ def scaled_matmul(
     bias       N elements of bfloat16, float16 or float32
     activation "relu", "silu", "gelu", "gelu_tanh", or None
     out_dtype  torch.bfloat16, float16 or float32; of int8 also int32: the sums themselves, without scales, bias and activation
+               Of e4m3 `a` and `b` with scales of tensors and rows also e4m3 of the target: codes of the result times scale_result, rounded
+               once to nearest even; what is beyond the largest code becomes it
     formats    what torch.uint8 holds, for both or a pair: "fp4" (e2m1, as None says), "fp6" (e2m3) or "bf6" (e3m2)
+    scale_result  one float32 element, with an out_dtype of 8 bits: what the result is multiplied with before it is rounded
 
     It has no derivative, and refuses tensors that require one. Raises TypeError or ValueError, before anything is launched,
     for what has no kernel.
@@ -108,12 +113,19 @@ def scaled_matmul(
     named, scalings = _check(
         where, a, b, scale_a, scale_b, bias, recipe, swizzle, activation, out_dtype, formats
     )
-    for name, value in (("scale_a", scale_a), ("scale_b", scale_b), ("bias", bias)):
+    in_codes = out_dtype in CODE_DTYPES
+    if in_codes:
+        _check_codes(where, a, named, scalings, out_dtype)
+    _check_scale_result(where, a, scale_result, out_dtype)
+    scales_and_bias = {"scale_a": scale_a, "scale_b": scale_b, "bias": bias, "scale_result": scale_result}
+    for name, value in scales_and_bias.items():
         check_gets_no_gradient(where, name, value)
     if swizzle and _backend.uses_torch():
         raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which reads no {swizzle!r} scales; unset it")
     if _backend.uses_torch() or 0 in a.shape or 0 in b.shape:
-        return _in_torch(a, b, scale_a, scale_b, named, scalings, bias, activation, out_dtype)
+        wide = torch.float32 if in_codes else out_dtype
+        result = _in_torch(a, b, scale_a, scale_b, named, scalings, bias, activation, wide)
+        return _in_codes(result, scale_result, out_dtype) if in_codes else result
     scales = [
         scale if scale is None else _as_kernels_read(scale, scaling, swizzle, axis)
         for axis, (scale, scaling) in enumerate(zip((scale_a, scale_b), scalings, strict=True))
@@ -125,6 +137,12 @@ def scaled_matmul(
         codes = map(in_dwords, codes)
     if named[0] in _SIX_BITS and not swizzle:
         codes = map(shuffled_six_bits, codes)
+    activation_number = -1 if activation is None else ACTIVATIONS_OF_SUMS.index(activation)
+    if in_codes:
+        scalings = (SCALINGS[each] for each in scalings)
+        codes = map(in_dwords, codes)
+        result = call("scaled_gemm_codes", *codes, *scales, bias, scale_result, *scalings, activation_number)
+        return result.view(out_dtype)
     return call(
         "scaled_gemm",
         *codes,
@@ -133,9 +151,44 @@ def scaled_matmul(
         *(FORMATS[each] for each in named),
         *(SCALINGS[each] for each in scalings),
         0,
-        -1 if activation is None else ACTIVATIONS_OF_SUMS.index(activation),
+        activation_number,
         out_dtype,
     )
+
+
+def _check_codes(where: str, a: torch.Tensor, named, scalings, out_dtype: torch.dtype) -> None:
+    """Raises for results in 8-bit floats that no kernel has."""
+    if named != ("fp8", "fp8") or any(each not in _OUTER for each in scalings):
+        raise ValueError(
+            f"{where}: out_dtype is {out_dtype}, of a of {named[0]}, b of {named[1]} and the recipe {scalings}; allowed for e4m3 operands "
+            "with scales of tensors and rows: choose torch.bfloat16 or float32, and quantise that (hipkittens.quantize)"
+        )
+    if out_dtype != a.dtype:
+        raise TypeError(
+            f"{where}: out_dtype is {out_dtype} and a is {a.dtype}; results in 8 bits are of the target's e4m3, as the operands are: pass "
+            f"out_dtype={a.dtype}"
+        )
+
+
+def _check_scale_result(
+    where: str, a: torch.Tensor, scale: torch.Tensor | None, out_dtype: torch.dtype
+) -> None:
+    if scale is None:
+        return
+    check_tensor(where, "scale_result", scale)
+    check_dtype_and_device(where, "scale_result", scale, (torch.float32,), "a", a)
+    if scale.numel() != 1:
+        raise ValueError(f"{where}: scale_result has shape {tuple(scale.shape)}; it needs one element")
+    if out_dtype not in CODE_DTYPES:
+        raise ValueError(
+            f"{where}: scale_result is given and out_dtype is {out_dtype}; only results in 8 bits are scaled: leave it out, or pass "
+            "out_dtype=a.dtype"
+        )
+
+
+def _in_codes(result: torch.Tensor, scale: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+    largest = torch.finfo(dtype).max
+    return (result if scale is None else result * scale).clamp(-largest, largest).to(dtype)
 
 
 def in_dwords(codes: torch.Tensor) -> torch.Tensor:
@@ -268,8 +321,10 @@ def _check(
             f"{where}: a has {a.shape[1]} columns and b has {b.shape[0]} rows{of} (a: {tuple(a.shape)}, b: {tuple(b.shape)}); "
             "they must be equal"
         )
-    if out_dtype not in OUTPUT_DTYPES and not (out_dtype == torch.int32 and a.dtype == torch.int8):
-        allowed = "torch.bfloat16, torch.float16, torch.float32, and torch.int32 of int8 operands"
+    if out_dtype not in (*OUTPUT_DTYPES, *CODE_DTYPES) and not (
+        out_dtype == torch.int32 and a.dtype == torch.int8
+    ):
+        allowed = "torch.bfloat16, torch.float16, torch.float32, torch.int32 of int8 operands, and e4m3 of e4m3 operands"
         raise TypeError(f"{where}: out_dtype is {out_dtype}; allowed: {allowed}")
     if activation is not None and activation not in ACTIVATIONS_OF_SUMS:
         raise ValueError(
@@ -343,9 +398,9 @@ def check_formats(
         raise TypeError(f"{where}: a is {a.dtype} and b is {b.dtype}{said}; allowed: {_ALLOWED_PAIRS}")
     if named[0] in _SIX_BITS and not (a.device.type == "meta" or _backend.uses_torch()):
         check_has_matrix(where, a, "codes of 6 bits need")
-    if named[0] == "int8" and a.shape[1] >= _INT8_LIMIT:
+    if named[0] == "int8" and a.shape[1] >= INT8_LIMIT:
         raise ValueError(
-            f"{where}: a has {a.shape[1]} columns; sums of int8 products fit in int32 below {_INT8_LIMIT}: split K"
+            f"{where}: a has {a.shape[1]} columns; sums of int8 products fit in int32 below {INT8_LIMIT}: split K"
         )
     return tuple(named)
 

@@ -11,7 +11,16 @@ from . import _backend
 from ._arguments import check_dtype_and_device, check_gets_no_gradient, check_tensor
 from ._call import call
 from .quantization import dtype_of
-from .scaled_gemm import FORMATS, SCALINGS, banded_shape, check_has_matrix, in_dwords, in_float, shuffled
+from .scaled_gemm import (
+    FORMATS,
+    INT8_LIMIT,
+    SCALINGS,
+    banded_shape,
+    check_has_matrix,
+    in_dwords,
+    in_float,
+    shuffled,
+)
 
 Scaling = Literal["tensor", "row", "1x32", "1x128", "128x128"]
 Recipe = Scaling | tuple[Scaling, Scaling]
@@ -19,24 +28,23 @@ Recipe = Scaling | tuple[Scaling, Scaling]
 FLOAT8 = (torch.float8_e4m3fnuz, torch.float8_e4m3fn)
 FLOAT4 = (torch.uint8, torch.float4_e2m1fn_x2)
 SCALES_OF_32 = (torch.uint8, torch.float8_e8m0fnu)
-DTYPES = (*FLOAT8, *FLOAT4, torch.bfloat16)
+CODES = (*FLOAT8, torch.int8, *FLOAT4)
+DTYPES = (*CODES, torch.bfloat16)
 _FORMAT_OF = {
     **dict.fromkeys(FLOAT8, "fp8"),
     **dict.fromkeys(FLOAT4, "fp4"),
+    torch.int8: "int8",
     torch.bfloat16: "bf16",
 }
 _BLOCKED = ("1x128", "128x128")
 _MX = "1x32"
+_OUTER = (("tensor", "tensor"), ("row", "row"), ("tensor", "row"), ("row", "tensor"))
+# Of whole dwords, to which rows are filled up.
+MOST_INT8_PRODUCTS = INT8_LIMIT - 4
 # Recipes that kernels have for a pair of formats, those first that a call without a recipe means where shapes leave a choice.
 _BUILT: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
-    ("fp8", "fp8"): (
-        ("tensor", "tensor"),
-        ("row", "row"),
-        ("tensor", "row"),
-        ("row", "tensor"),
-        ("1x128", "128x128"),
-        (_MX, _MX),
-    ),
+    ("fp8", "fp8"): (*_OUTER, ("1x128", "128x128"), (_MX, _MX)),
+    ("int8", "int8"): _OUTER,
     ("fp4", "fp4"): ((_MX, _MX),),
     ("fp8", "fp4"): ((_MX, _MX), ("tensor", _MX), ("row", _MX)),
     ("bf16", "fp4"): (("tensor", _MX), ("row", _MX)),
@@ -45,10 +53,11 @@ _BUILT: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
 
 class Scales(NamedTuple):
     """Factors of a (M, blocks of K), or of 32 of K in bands (csrc/kernels/quantize/row_bands.h), and of b (G, columns or their blocks,
-    blocks of K) or, of 32 of K, (G, bytes in the kernels' order); formats and recipe are pairs, a's and b's."""
+    blocks of K) or, of 32 of K, (G, bytes in the kernels' order), and of neither for sums of int8; formats and recipe are pairs, a's and
+    b's."""
 
     a: torch.Tensor | None
-    b: torch.Tensor
+    b: torch.Tensor | None
     formats: tuple[str, str]
     recipe: tuple[str, str]
     in_bands: bool
@@ -64,8 +73,8 @@ def check_formats(where: str, a: torch.Tensor, b: torch.Tensor) -> tuple[str, st
     formats = _FORMAT_OF[a.dtype], _FORMAT_OF[b.dtype]
     if formats not in _BUILT:
         raise TypeError(
-            f"{where}: a is {a.dtype} and b is {b.dtype}; allowed: both e4m3, both e2m1 (torch.uint8 or float4_e2m1fn_x2), or a of e4m3 "
-            "or bfloat16 and b of e2m1"
+            f"{where}: a is {a.dtype} and b is {b.dtype}; allowed: both e4m3, both torch.int8, both e2m1 (torch.uint8 or "
+            "float4_e2m1fn_x2), or a of e4m3 or bfloat16 and b of e2m1"
         )
     if a.device.type == "meta" or _backend.uses_torch():
         return formats
@@ -76,6 +85,17 @@ def check_formats(where: str, a: torch.Tensor, b: torch.Tensor) -> tuple[str, st
                 f"other values: quantise for this target, or convert by {name}.float().to({allowed}) and adapt the scale"
             )
     return formats
+
+
+def _check_sums(where: str, given: dict[str, object], a: torch.Tensor, b: torch.Tensor) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(
+                f"{where}: out_dtype is torch.int32, the sums themselves, and {name} is given; leave it None, or choose a float "
+                "out_dtype"
+            )
+    for name, value in (("a", a), ("b", b)):
+        check_gets_no_gradient(where, name, value)
 
 
 def length(format: str, stored: int) -> int:
@@ -92,6 +112,7 @@ def checked(
     recipe: Recipe | None,
     swizzle: str | None,
     bias: torch.Tensor | None,
+    out_dtype: torch.dtype,
 ) -> Scales:
     """Raises for scales and operands, a (M, K) and b (G, K, N), that no kernel takes."""
     if a.dim() != 2 or b.dim() != 3:
@@ -101,6 +122,13 @@ def checked(
         )
     formats = check_formats(where, a, b)
     given = {"scale_a": scale_a, "scale_b": scale_b}
+    if formats[0] == "int8" and a.shape[1] > MOST_INT8_PRODUCTS:
+        raise ValueError(
+            f"{where}: K is {a.shape[1]}; sums of int8 products fit in 32 bits up to {MOST_INT8_PRODUCTS}: split K"
+        )
+    if out_dtype == torch.int32:
+        _check_sums(where, {**given, "recipe": recipe, "swizzle": swizzle, "bias": bias}, a, b)
+        return Scales(None, None, formats, ("row", "row"), in_bands=False)
     for name, scale in given.items():
         if scale is None:
             if (name, formats[0]) == ("scale_a", "bf16"):
@@ -199,9 +227,12 @@ def product(
 
 
 def dequantized(a: torch.Tensor, b: torch.Tensor, scales: Scales) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes times their factors, in float32."""
+    """Codes times their factors, in float32, or of int8 in float64."""
     left, right = a, b.mT
     rows, columns = scales.a, scales.b
+    if scales.formats[0] == "int8":  # sums of int8 are exact
+        left, right = left.double(), right.double()
+        return (left, right.mT) if rows is None else (left * rows.double(), (right * columns.double()).mT)
     if scales.recipe[1] == _MX:
         right = in_float(right, columns, scales.formats[1])
         if scales.recipe[0] == _MX:

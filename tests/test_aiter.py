@@ -1333,11 +1333,19 @@ def test_experts_by_the_names_of_assembly(target):
     scale = torch.ones(8, 32, 1)
     for function in (aiter.asm_moe, aiter.asm_moe_tkw1):
         name = function.__name__
-        for argument in ("fc1_smooth_scale", "fc2_smooth_scale", "per_tensor_quant_scale"):
+        for argument, value in (
+            ("fc1_smooth_scale", torch.ones(8, 1, 64)),
+            ("fc2_smooth_scale", torch.ones(8, 1, 32)),
+            ("per_tensor_quant_scale", scale),
+        ):
             with pytest.raises(
                 NotImplementedError, match=f"{name}: {argument} is a Tensor, which has no kernel"
             ):
-                function(*given, **{argument: scale})
+                function(*given, **{argument: value})
+        with pytest.raises(
+            ValueError, match=rf"{name}: fc2_smooth_scale has shape \(8, 1, 31\); it needs 256"
+        ):
+            function(*given, scale, scale, None, torch.ones(8, 1, 31))
         with pytest.raises(NotImplementedError, match=f"{name}: a16 is True"):
             function(*given, a16=True)
         with pytest.raises(NotImplementedError, match=r"w1 is torch\.bfloat16"):
@@ -1385,6 +1393,27 @@ def test_experts_of_8_bits(target, kind):
             made.is_shuffled = True
             shuffled.append(made)
         assert torch.equal(aiter.fused_moe(x, *shuffled, weights, ids, **options), expected)
+
+
+@of("fused_moe", "asm_moe", "asm_moe_tkw1")
+@pytest.mark.parametrize("gated", [True, False])
+def test_experts_of_int8(target, gated):
+    """hipkittens.moe, whose own tests are tests/test_moe_int8.py; smooth factors by AITER's shapes and positions."""
+    given, (scale1, scale2) = quantized_experts(hipkittens.QuantSpec("int8", "row"), gated=gated)
+    scales = {"scale_w1": scale1, "scale_w2": scale2}
+    expected = hipkittens.moe(*given, **scales, gated=gated)
+    assert torch.equal(aiter.asm_moe(*given, scale1, scale2), expected)
+    per_token = aiter.QuantType.per_Token
+    assert torch.equal(
+        aiter.fused_moe(*given, quant_type=per_token, w1_scale=scale1, w2_scale=scale2), expected
+    )
+    smooth = 0.5 + torch.rand(8, 1, 64), 0.5 + torch.rand(8, 1, 32)
+    factors = {"smooth1": smooth[0][:, 0], "smooth2": smooth[1][:, 0]}
+    for function, first in ((aiter.asm_moe, False), (aiter.asm_moe_tkw1, True)):
+        expected = hipkittens.moe(*given, **scales, **factors, gated=gated, weight_input=first)
+        assert torch.equal(function(*given, scale1, scale2, *smooth), expected)
+    with pytest.raises(NotImplementedError, match=r"quant_type .*per_128x128: torch\.float8"):
+        aiter.asm_moe(*given, scale1, scale2, block_shape=(128, 128))
 
 
 @of("moe_sorting", "moe_sum", "fused_topk", "topk_softmax_asm")

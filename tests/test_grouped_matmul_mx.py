@@ -337,7 +337,11 @@ SCALE_A, SCALE_B = torch.zeros(8, 2, dtype=FP4), torch.zeros(3, 2, 8, dtype=FP4)
         ({"scale_b": SCALE_B[:, :1]}, ValueError, "('1x32', '1x32'): (8, 2) and (3, 2, 8)"),
         ({"recipe": "row"}, ValueError, "the recipe 'row' of a of fp4 and b of fp4; allowed: '1x32', None"),
         ({"swizzle": "32_4_4"}, ValueError, "swizzle is '32_4_4'; allowed: None, and 'shuffled'"),
-        ({"a": A.view(torch.int8)}, TypeError, "a is torch.int8; allowed: torch.float8"),
+        (
+            {"a": A.view(torch.int8)},
+            TypeError,
+            "a is torch.int8 and b is torch.uint8; allowed: both e4m3, both torch.int8",
+        ),
         ({"b": B.view(FP8)}, TypeError, "a is torch.uint8 and b is torch.float8_e4m3fn; allowed: both e4m3"),
         ({"a": A[:, :16]}, ValueError, "a has 16 columns and b has 32 rows, 32 and 64 of K"),
         (

@@ -290,12 +290,16 @@ ONES = torch.ones(8, 1)
             TypeError,
             "a is torch.bfloat16 and b is torch.float8_e4m3fn; allowed: both e4m3",
         ),
-        ({"a": torch.zeros(8, 16, dtype=torch.int8)}, TypeError, "a is torch.int8; allowed: torch.float8"),
+        ({"a": torch.zeros(8, 16, dtype=torch.int16)}, TypeError, "a is torch.int16; allowed: torch.float8"),
         ({"offs": None}, ValueError, "offs is None"),
         ({"offs": torch.zeros(4, dtype=torch.int32)}, ValueError, "b has 3 groups and offs 4"),
         ({"b": torch.zeros(16, 8).to(float8("gfx950"))}, ValueError, "groups of rows"),
         ({"bias": torch.ones(2, 8)}, ValueError, "bias has shape (2, 8)"),
-        ({"out_dtype": torch.int32}, TypeError, "out_dtype is torch.int32"),
+        (
+            {"out_dtype": torch.int32},
+            TypeError,
+            "out_dtype is torch.int32; allowed: torch.bfloat16, torch.float16, torch.float32, and torch.int32 of int8",
+        ),
     ],
 )
 def test_messages(change, error, says):

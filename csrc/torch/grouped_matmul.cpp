@@ -23,12 +23,14 @@ constexpr const char* grouped_gemm_schema =
 constexpr const char* grouped_gated_schema =
     "grouped_gated(Tensor a, Tensor b, Tensor offs, Tensor? bias, int activation, bool interleaved, float "
     "alpha, float limit, bool keep_sums, ScalarType out_dtype) -> (Tensor result, Tensor sums)";
-// Groups of rows of codes, bytes: a (m, bytes of k) and b (groups, bytes of k, n), as gemm_codes.h says. Scalings 1 of both: scale_a
+// Groups of rows of codes, bytes: a (m, bytes of k) and b (groups, bytes of k, n), as gemm_codes.h says. int32: the sums of int8
+// codes, without scales and bias. Scalings 1 of both: scale_a
 // (m, 1) and scale_b (groups, n, 1) multiply the sums; 4 and 5: (m, blocks) and (groups, blocks of n, blocks) those of each 128 of k.
 // 3: e8m0 bytes in the order of kernels/gemm/step_scales.h, of b (groups, bytes), of a in bands of 32 rows that begin with each group:
 // row r of group g, whose first is row f of a, is row 32 (f / 32 + g) + r - f. 1 and 3: scale_a is that of rows, or none.
 constexpr const char* scaled_grouped_gemm_schema =
-    "scaled_grouped_gemm(Tensor a, Tensor b, Tensor offs, Tensor? scale_a, Tensor scale_b, Tensor? bias, int "
+    "scaled_grouped_gemm(Tensor a, Tensor b, Tensor offs, Tensor? scale_a, Tensor? scale_b, Tensor? bias, "
+    "int "
     "format_a, int format_b, int scaling_a, int scaling_b, ScalarType out_dtype) -> Tensor";
 constexpr const char* operation = "grouped_gemm";
 
@@ -43,8 +45,7 @@ gemm::Grouping grouping_of(const Tensor& a, const Tensor& b, const std::optional
 }
 
 struct Scales {
-    const std::optional<Tensor>& a;
-    const Tensor& b;
+    const std::optional<Tensor>&a, &b;
     ElementType format_a, format_b;
     int64_t scaling_a, scaling_b;
 
@@ -57,6 +58,20 @@ struct Scales {
              std::to_string(scaling_b) + "; allowed: 1 and 1, 4 and 5, 3 and 3, 1 and 3");
     }
 };
+
+// Sums of int8 codes have no scales; of others rows of 16 bits may go without.
+void check_which_are_given(const Scales& scales, gemm::Scales kind, bool biased, Dtype out_dtype) {
+    const bool of_integers = scales.format_a == ElementType::i8;
+    if (of_integers != (scales.format_b == ElementType::i8))
+        fail("grouped_gemm: one operand is int8 and the other is not");
+    if (out_dtype == Dtype::int32) {
+        if (!of_integers) fail("grouped_gemm: only int8 operands have int32 sums");
+        if (scales.a || scales.b || biased) fail("grouped_gemm: int32 sums have no scales and no bias");
+        return;
+    }
+    if (!scales.a && kind != gemm::Scales::of_b) fail("grouped_gemm: scale_a is missing");
+    if (!scales.b) fail("grouped_gemm: scale_b is missing");
+}
 
 struct Sizes {
     int64_t groups, m, n, k;
@@ -168,10 +183,10 @@ Results product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& o
     const gemm::Scales kind = scales ? scales->kind() : gemm::Scales::none;
     if (kind != gemm::Scales::none && kind != gemm::Scales::outer && k == 0)
         fail("grouped_gemm: no blocks of k have scales");
-    if (scales && !scales->a && kind != gemm::Scales::of_b) fail("grouped_gemm: scale_a is missing");
-    if (scales && !((!scales->a || scales->a->device() == a_tensor.device()) &&
-                    scales->b.device() == a_tensor.device()))
-        fail("grouped_gemm: scales and a are on different devices");
+    if (scales) check_which_are_given(*scales, kind, bias.has_value(), out_dtype);
+    for (const auto* each : {scales ? &scales->a : nullptr, scales ? &scales->b : nullptr})
+        if (each && *each && !((*each)->device() == a_tensor.device()))
+            fail("grouped_gemm: scales and a are on different devices");
     if (bias &&
         (bias->dimensions() > 2 || bias->sizes().back() != n || !bias->is_contiguous() ||
          (bias->dimensions() == 2 && bias->sizes()[0] != groups) || !(bias->device() == a_tensor.device())))
@@ -208,7 +223,7 @@ Results product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& o
     problem.device = placement.shape();
     problem.a_type = scales ? scales->format_a : element_type(dtype);
     problem.b_type = scales ? scales->format_b : element_type(dtype);
-    problem.output = element_type(out_dtype);
+    problem.output = out_dtype == Dtype::int32 ? ElementType::i32 : element_type(out_dtype);
     problem.m = m;
     problem.n = columns;
     problem.k = k;
@@ -244,10 +259,12 @@ Results product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& o
                                    : scale_argument("scale_a", *scales->a, {m, blocks}, 1);
             reads(*scales->a, mx_a ? Dtype::uint8 : Dtype::float32, "scale_a");
         }
-        problem.b_scale =
-            mx_b ? mx_scale_of_b(scales->b, groups, n, k)
-                 : scale_argument("scale_b", scales->b, {groups, (n + shared - 1) / shared, blocks}, shared);
-        reads(scales->b, mx_b ? Dtype::uint8 : Dtype::float32, "scale_b");
+        if (scales->b) {
+            problem.b_scale = mx_b ? mx_scale_of_b(*scales->b, groups, n, k)
+                                   : scale_argument("scale_b", *scales->b,
+                                                    {groups, (n + shared - 1) / shared, blocks}, shared);
+            reads(*scales->b, mx_b ? Dtype::uint8 : Dtype::float32, "scale_b");
+        }
     }
     if (bias) {
         const Dtype bias_dtype = bias->dtype("grouped_gemm: bias");
@@ -309,17 +326,17 @@ void scaled_grouped_gemm(StableIValue* stack, uint64_t argument_count, uint64_t 
     Tensor a = arguments.tensor();
     Tensor b = arguments.tensor();
     const std::optional<Tensor> offs = arguments.tensor();
-    const std::optional<Tensor> scale_a = arguments.optional_tensor();
-    const Tensor scale_b = arguments.tensor();
+    const std::optional<Tensor> scale_a = arguments.optional_tensor(), scale_b = arguments.optional_tensor();
     const std::optional<Tensor> bias = arguments.optional_tensor();
     const ElementType format_a = code_format(operation, "format_a", arguments.integer()),
                       format_b = code_format(operation, "format_b", arguments.integer());
     const int64_t scaling_a = arguments.integer(), scaling_b = arguments.integer();
     const Scales scales{scale_a, scale_b, format_a, format_b, scaling_a, scaling_b};
-    const int32_t out_dtype = arguments.dtype();
-    stack[0] = to_result(product(std::move(a), std::move(b), offs, bias,
-                                 dtype_from_torch(out_dtype, "grouped_gemm: out_dtype"), scales)
-                             .result);
+    const int32_t number = arguments.dtype();
+    const Dtype out_dtype = number == aoti_torch_dtype_int32()
+                                ? Dtype::int32
+                                : dtype_from_torch(number, "grouped_gemm: out_dtype");
+    stack[0] = to_result(product(std::move(a), std::move(b), offs, bias, out_dtype, scales).result);
 }
 
 const Registration registration{{

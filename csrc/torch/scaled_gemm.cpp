@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/gemm/plan_codes.h"
 #include "torch/element_type.h"
 #include "torch/gemm_codes.h"
 #include "torch/gemm_launch.h"
@@ -19,6 +20,12 @@ constexpr const char* schema =
     "scaled_gemm(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias, int format_a, int "
     "format_b, int scaling_a, int scaling_b, int scale_layout, int activation, ScalarType out_dtype) -> "
     "Tensor";
+
+// fp8 x fp8 in fp8 of the target, bytes: scale_result, one float32, multiplies what becomes a code.
+constexpr const char* schema_of_codes =
+    "scaled_gemm_codes(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? bias, Tensor? "
+    "scale_result, int "
+    "scaling_a, int scaling_b, int activation) -> Tensor";
 
 constexpr const char* operation = "scaled_gemm";
 
@@ -76,6 +83,18 @@ gemm::ScaleArgument mx_scale(const char* name, const Tensor& scale, int64_t rows
     const int64_t band = mx_band_bytes(k);
     check_mx_scale(operation, name, scale, (rows + 31) / 32 * band);
     return {scale.data(), band, 0, 0, 32};
+}
+
+void add_bias(gemm::Problem& problem, std::optional<Tensor>& bias, std::vector<runtime::Region>& regions) {
+    if (!bias) return;
+    const Dtype dtype = bias->dtype("scaled_gemm: bias");
+    if (bias->dimensions() != 1 || bias->sizes()[0] != problem.n)
+        refuse("bias needs the shape (" + std::to_string(problem.n) + "); it is " +
+               shape_text(bias->sizes()));
+    if (!bias->is_contiguous()) bias = contiguous_copy(std::move(*bias), dtype);
+    problem.bias = bias->data();
+    problem.bias_type = element_type(dtype);
+    regions.push_back({bias->data(), bias->extent_bytes(dtype), "bias", false});
 }
 
 Tensor product(Arguments& given) {
@@ -165,15 +184,7 @@ Tensor product(Arguments& given) {
         if (scale_a) problem.a_scale = scale("scale_a", *scale_a, scaling_a, m);
         problem.b_scale = scale("scale_b", *scale_b, scaling_b, n);
     }
-    if (bias) {
-        const Dtype bias_dtype = bias->dtype("scaled_gemm: bias");
-        if (bias->dimensions() != 1 || bias->sizes()[0] != n)
-            refuse("bias needs the shape (" + std::to_string(n) + "); it is " + shape_text(bias->sizes()));
-        if (!bias->is_contiguous()) bias = contiguous_copy(std::move(*bias), bias_dtype);
-        problem.bias = bias->data();
-        problem.bias_type = element_type(bias_dtype);
-        regions.push_back({bias->data(), bias->extent_bytes(bias_dtype), "bias", false});
-    }
+    add_bias(problem, bias, regions);
     launch_product(placement, problem, regions);
     return out;
 }
@@ -184,8 +195,67 @@ void scaled_gemm(StableIValue* stack, uint64_t argument_count, uint64_t result_c
     stack[0] = to_result(product(given));
 }
 
+Tensor product_in_codes(Arguments& given) {
+    const Tensor a = make_operand_on_dwords(operand("a", given.tensor()), false).tensor,
+                 b = make_operand_on_dwords(operand("b", given.tensor()), false).tensor;
+    const Tensor scale_a = given.tensor(), scale_b = given.tensor();
+    std::optional<Tensor> bias = given.optional_tensor();
+    const std::optional<Tensor> scale_result = given.optional_tensor();
+    const int64_t scaling_a = given.integer(), scaling_b = given.integer(), activation = given.integer();
+
+    gemm::CodesProblem problem;
+    problem.m = a.sizes()[0], problem.n = b.sizes()[0], problem.k = a.sizes()[1];
+    if (b.sizes()[1] != problem.k)
+        refuse("rows of a and b differ in length; a is " + shape_text(a.sizes()) + ", b is " +
+               shape_text(b.sizes()));
+    if (activation < gemm::no_activation || activation > static_cast<int64_t>(activation::Activation::relu))
+        refuse("activation is " + std::to_string(activation) + "; allowed: -1 (none), 0 .. 3");
+    if (scale_result &&
+        (scale_result->dtype_number() != aoti_torch_dtype_float32() || scale_result->element_count() != 1))
+        refuse("scale_result needs one float32 element; its shape is " + shape_text(scale_result->sizes()));
+    const Tensor* const others[] = {&b, &scale_a, &scale_b, bias ? &*bias : nullptr,
+                                    scale_result ? &*scale_result : nullptr};
+    for (const Tensor* each : others)
+        if (each && !(each->device() == a.device())) refuse("tensors are on different devices");
+
+    const Placement placement(a.device());
+    Tensor out = placement.empty(std::vector<int64_t>{problem.m, problem.n}, Dtype::uint8);
+    if (out.element_count() == 0) return out;
+    problem.device = placement.shape();
+    problem.a_type = problem.b_type = problem.output = ElementType::fp8;
+    problem.scales = gemm::Scales::outer;
+    problem.a = {a.data(), a.strides()[0], 0, false};
+    problem.b = {b.data(), b.strides()[0], 0, true};
+    problem.c = {out.data(), problem.n, 0, false};
+    problem.a_scale = outer_scale("scale_a", scale_a, scaling_a, problem.m);
+    problem.b_scale = outer_scale("scale_b", scale_b, scaling_b, problem.n);
+    problem.activation = static_cast<int32_t>(activation);
+    std::vector<runtime::Region> regions = {
+        {a.data(), a.extent_bytes(Dtype::uint8), "a", false},
+        {b.data(), b.extent_bytes(Dtype::uint8), "b", false},
+        {scale_a.data(), scale_a.extent_bytes(Dtype::float32), "scale_a", false},
+        {scale_b.data(), scale_b.extent_bytes(Dtype::float32), "scale_b", false},
+        {out.data(), out.extent_bytes(Dtype::uint8), "out", true},
+    };
+    if (scale_result) {
+        problem.c_scale = static_cast<const float*>(scale_result->data());
+        regions.push_back(
+            {scale_result->data(), scale_result->extent_bytes(Dtype::float32), "scale_result", false});
+    }
+    add_bias(problem, bias, regions);
+    for (const Launch& launch : gemm::plan(problem).launches) placement.launch(launch, regions);
+    return out;
+}
+
+void scaled_gemm_codes(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
+    if (argument_count != 9 || result_count != 1) fail("scaled_gemm_codes is registered with another schema");
+    Arguments given(stack, argument_count);
+    stack[0] = to_result(product_in_codes(given));
+}
+
 const Registration registration{{
     {schema, &scaled_gemm},
+    {schema_of_codes, &scaled_gemm_codes},
 }};
 
 }  // namespace

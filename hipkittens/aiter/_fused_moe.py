@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The experts of a layer by AITER's names: weights of bfloat16, float16, 8-bit floats and MXFP4."""
+"""The experts of a layer by AITER's names: weights of bfloat16, float16, 8-bit floats, int8 and MXFP4."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from .._scaled_experts import columns
 from ..experts import expert_combine, moe
 from ..scaled_grouped import FLOAT4, FLOAT8
 from ._moe import local_numbers, moe_sorting_fwd, those_that_count
+from ._operands import with_elements
 from ._results import put, refuse
 
 
@@ -42,7 +43,12 @@ _RECIPES = {
     QuantType.per_1x128: ("1x128", "128x128"),
     QuantType.per_128x128: ("1x128", "128x128"),
 }
-_DTYPES = {QuantType.No: (torch.bfloat16, torch.float16), QuantType.per_1x32: FLOAT4}
+_DTYPES = {
+    QuantType.No: (torch.bfloat16, torch.float16),
+    QuantType.per_1x32: FLOAT4,
+    QuantType.per_Tensor: (*FLOAT8, torch.int8),
+    QuantType.per_Token: (*FLOAT8, torch.int8),
+}
 _KINDS = {ActivationType.Silu: "silu", ActivationType.Gelu: "gelu", ActivationType.Swiglu: "swiglu"}
 
 
@@ -77,69 +83,17 @@ def fused_moe(
     first copies them into rows. Without that attribute they are rows, as torch has them. block_size_M and
     moe_sorting_dispatch_policy choose among AITER's kernels, and nothing here. Paddings have no kernel.
 
-    quant_type: weights are the target's 8-bit floats, and w1_scale and w2_scale what they are multiplied with. per_Token: one for each
-    row, (E, 2 I, 1) and (E, H, 1); per_Tensor: one for each expert, (E,); per_128x128, and per_1x128, which says it of the rows of
-    tokens: one for each 128 rows by 128 columns, (E, ceil(2 I / 128), ceil(H / 128)), or these of an expert in one dimension. per_1x32, on
-    gfx950: weights are MXFP4, (E, 2 I, H / 2) and (E, H, I / 2) of float4_e2m1fn_x2 or uint8, and scales what e8m0_shuffle makes of
+    quant_type: weights are the target's 8-bit floats, or with per_Token and per_Tensor int8, and w1_scale and w2_scale what they are
+    multiplied with. per_Token: one for each row, (E, 2 I, 1) and (E, H, 1); per_Tensor: one for each expert, (E,); per_128x128, and
+    per_1x128, which says it of the rows of tokens: one for each 128 rows by 128 columns, (E, ceil(2 I / 128), ceil(H / 128)), or these of
+    an expert in one dimension. per_1x32, on gfx950: weights are MXFP4, (E, 2 I, H / 2) and (E, H, I / 2) of float4_e2m1fn_x2 or uint8, and scales what e8m0_shuffle makes of
     those of all experts' rows, of which 32 divides an expert's. Rows of tokens, and what the gate gives, are quantised here by their
     largest magnitudes, as `quantize` has it: a1_scale and a2_scale have no kernel.
     """
-    name = "fused_moe"
-    kind, quantized = _member(name, "activation", activation), _member(name, "quant_type", quant_type)
-    recipe = _RECIPES.get(quantized)
-    if recipe is None and quantized is not QuantType.No:
-        refuse(name, "quant_type", quantized, f"allowed: QuantType.No, {', '.join(map(str, _RECIPES))}")
-    if kind not in _KINDS:
-        raise ValueError(
-            f"hipkittens.aiter.{name}: activation is {kind}; allowed: {', '.join(map(str, _KINDS))}"
-        )
-    for argument, value in (("a1_scale", a1_scale), ("a2_scale", a2_scale)):
-        if value is not None:
-            refuse(
-                name,
-                argument,
-                f"a {type(value).__name__}",
-                "leave it out: what is multiplied is quantised here",
-            )
-    for argument, value in (("w1_scale", w1_scale), ("w2_scale", w2_scale)):
-        if recipe is None and value is not None:
-            refuse(name, argument, f"a {type(value).__name__}", "leave it out: quant_type No has no scales")
-        if recipe is not None and value is None:
-            raise ValueError(
-                f"hipkittens.aiter.{name}: {argument} is None; quant_type {quantized} needs the weights' scales"
-            )
-    for argument, padding in (("hidden_pad", hidden_pad), ("intermediate_pad", intermediate_pad)):
-        if padding:
-            refuse(name, argument, padding, "allowed: 0; pass weights without padding")
-    for argument, weight in (("w1", w1), ("w2", w2)):
-        dtypes = _DTYPES.get(quantized, FLOAT8)
-        if weight.dtype not in dtypes:
-            allowed = f"allowed with quant_type {quantized}: {', '.join(map(str, dtypes))}"
-            refuse(name, argument, weight.dtype, allowed)
-    if dtype not in (None, hidden_states.dtype):
-        refuse(name, "dtype", dtype, f"allowed: that of hidden_states, {hidden_states.dtype}, or None")
-    gated = w1.shape[-2] != columns(w2)
-    if not gated and kind is ActivationType.Swiglu:
-        raise ValueError(
-            f"hipkittens.aiter.{name}: activation is {kind} and w1 has shape {tuple(w1.shape)}; Swiglu needs a gate, (E, 2 I, H)"
-        )
-    return moe(
-        hidden_states,
-        _rows(name, "w1", w1),
-        _rows(name, "w2", w2),
-        topk_weight,
-        topk_ids if num_local_tokens is None else those_that_count(topk_ids, num_local_tokens),
-        activation=_KINDS[kind],
-        scale_w1=_scale_of(name, "w1", w1, w1_scale, recipe),
-        scale_w2=_scale_of(name, "w2", w2, w2_scale, recipe),
-        recipe=recipe,
-        swizzle="shuffled" if quantized is QuantType.per_1x32 else None,
-        bias1=bias1,
-        bias2=bias2,
-        expert_map=None if expert_mask is None else local_numbers(expert_mask),
-        weight_input=bool(doweight_stage1),
-        gated=gated,
-    )
+    return _experts(
+        "fused_moe", hidden_states, w1, w2, topk_weight, topk_ids, expert_mask, activation, quant_type, doweight_stage1,
+        (w1_scale, w2_scale), (a1_scale, a2_scale), num_local_tokens, dtype, hidden_pad, intermediate_pad, (bias1, bias2),
+    )  # fmt: skip
 
 
 def asm_moe(
@@ -159,26 +113,20 @@ def asm_moe(
     activation: ActivationType | int = ActivationType.Silu,
 ) -> torch.Tensor:
     """`fused_moe`, with a gate or without. The activation counts, which AITER's kernel of bfloat16 passes over. Weights of 8-bit floats
-    have fc1_scale and fc2_scale: of rows, or with block_shape (128, 128) of blocks. Smooth scales, per_tensor_quant_scale and a16 have
-    no kernel."""
-    _refuse_unscaled("asm_moe", fc1_smooth_scale, fc2_smooth_scale, per_tensor_quant_scale, a16)
+    and int8 have fc1_scale and fc2_scale: of rows, or of floats with block_shape (128, 128) of blocks. fc1_smooth_scale (E, 1, H) and
+    fc2_smooth_scale (E, 1, I) multiply rows of tokens, and what the gate gives, before they are quantised. per_tensor_quant_scale and
+    a16 have no kernel."""
+    smooth = _smooth_factors("asm_moe", w2, fc1_smooth_scale, fc2_smooth_scale)
+    _refuse_unscaled("asm_moe", per_tensor_quant_scale, a16)
     if block_shape is not None and tuple(block_shape) != (128, 128):
         refuse("asm_moe", "block_shape", tuple(block_shape), "allowed: (128, 128), or None")
     quantized = QuantType.per_Token if block_shape is None else QuantType.per_128x128
     if fc1_scale is None and fc2_scale is None and block_shape is None:
         quantized = QuantType.No
-    return fused_moe(
-        hidden_states,
-        w1,
-        w2,
-        topk_weight,
-        topk_ids,
-        expert_mask,
-        activation,
-        quantized,
-        w1_scale=fc1_scale,
-        w2_scale=fc2_scale,
-    )
+    return _experts(
+        "asm_moe", hidden_states, w1, w2, topk_weight, topk_ids, expert_mask, activation, quantized,
+        scales=(fc1_scale, fc2_scale), smooth=smooth,
+    )  # fmt: skip
 
 
 def asm_moe_tkw1(
@@ -197,20 +145,13 @@ def asm_moe_tkw1(
     activation: ActivationType | int = ActivationType.Silu,
 ) -> torch.Tensor:
     """`asm_moe` with the weights before the activation (Llama 4)."""
-    _refuse_unscaled("asm_moe_tkw1", fc1_smooth_scale, fc2_smooth_scale, per_tensor_quant_scale, a16)
-    return fused_moe(
-        hidden_states,
-        w1,
-        w2,
-        topk_weight,
-        topk_ids,
-        expert_mask,
-        activation,
-        QuantType.No if fc1_scale is None and fc2_scale is None else QuantType.per_Token,
-        doweight_stage1=True,
-        w1_scale=fc1_scale,
-        w2_scale=fc2_scale,
-    )
+    smooth = _smooth_factors("asm_moe_tkw1", w2, fc1_smooth_scale, fc2_smooth_scale)
+    _refuse_unscaled("asm_moe_tkw1", per_tensor_quant_scale, a16)
+    quantized = QuantType.No if fc1_scale is None and fc2_scale is None else QuantType.per_Token
+    return _experts(
+        "asm_moe_tkw1", hidden_states, w1, w2, topk_weight, topk_ids, expert_mask, activation, quantized, True,
+        scales=(fc1_scale, fc2_scale), smooth=smooth,
+    )  # fmt: skip
 
 
 def moe_sorting(
@@ -266,13 +207,97 @@ def moe_sum(input: torch.Tensor, output: torch.Tensor) -> None:
     put("moe_sum", "output", output, found)
 
 
-def _refuse_unscaled(name: str, smooth1: object, smooth2: object, static: object, a16: bool) -> None:
-    arguments = {"fc1_smooth_scale": smooth1, "fc2_smooth_scale": smooth2, "per_tensor_quant_scale": static}
-    for argument, value in arguments.items():
+def _experts(
+    name, hidden_states, w1, w2, topk_weight, topk_ids, expert_mask, activation, quant_type, doweight_stage1=False,
+    scales=(None, None), row_scales=(None, None), num_local_tokens=None, dtype=None, hidden_pad=0, intermediate_pad=0,
+    biases=(None, None), smooth=(None, None),
+) -> torch.Tensor:  # fmt: skip
+    """`fused_moe`, and with each expert's factors of columns `asm_moe`."""
+    kind, quantized = _member(name, "activation", activation), _member(name, "quant_type", quant_type)
+    recipe = _RECIPES.get(quantized)
+    if recipe is None and quantized is not QuantType.No:
+        refuse(name, "quant_type", quantized, f"allowed: QuantType.No, {', '.join(map(str, _RECIPES))}")
+    if kind not in _KINDS:
+        raise ValueError(
+            f"hipkittens.aiter.{name}: activation is {kind}; allowed: {', '.join(map(str, _KINDS))}"
+        )
+    for argument, value in zip(("a1_scale", "a2_scale"), row_scales, strict=True):
         if value is not None:
-            refuse(name, argument, f"a {type(value).__name__}", "leave it out: rows are quantised here")
+            refuse(
+                name,
+                argument,
+                f"a {type(value).__name__}",
+                "leave it out: what is multiplied is quantised here",
+            )
+    for argument, value in zip(("w1_scale", "w2_scale"), scales, strict=True):
+        if recipe is None and value is not None:
+            refuse(name, argument, f"a {type(value).__name__}", "leave it out: quant_type No has no scales")
+        if recipe is not None and value is None:
+            raise ValueError(
+                f"hipkittens.aiter.{name}: {argument} is None; quant_type {quantized} needs the weights' scales"
+            )
+    for argument, value in zip(("fc1_smooth_scale", "fc2_smooth_scale"), smooth, strict=True):
+        if recipe is None and value is not None:
+            refuse(name, argument, f"a {type(value).__name__}", "leave it out: these weights have no scales")
+    for argument, padding in (("hidden_pad", hidden_pad), ("intermediate_pad", intermediate_pad)):
+        if padding:
+            refuse(name, argument, padding, "allowed: 0; pass weights without padding")
+    for argument, weight in (("w1", w1), ("w2", w2)):
+        dtypes = _DTYPES.get(quantized, FLOAT8)
+        if weight.dtype not in dtypes:
+            allowed = f"allowed with quant_type {quantized}: {', '.join(map(str, dtypes))}"
+            refuse(name, argument, weight.dtype, allowed)
+    if dtype not in (None, hidden_states.dtype):
+        refuse(name, "dtype", dtype, f"allowed: that of hidden_states, {hidden_states.dtype}, or None")
+    gated = w1.shape[-2] != columns(w2)
+    if not gated and kind is ActivationType.Swiglu:
+        raise ValueError(
+            f"hipkittens.aiter.{name}: activation is {kind} and w1 has shape {tuple(w1.shape)}; Swiglu needs a gate, (E, 2 I, H)"
+        )
+    return moe(
+        hidden_states,
+        _rows(name, "w1", w1),
+        _rows(name, "w2", w2),
+        topk_weight,
+        topk_ids if num_local_tokens is None else those_that_count(topk_ids, num_local_tokens),
+        activation=_KINDS[kind],
+        scale_w1=_scale_of(name, "w1", w1, scales[0], recipe),
+        scale_w2=_scale_of(name, "w2", w2, scales[1], recipe),
+        recipe=recipe,
+        swizzle="shuffled" if quantized is QuantType.per_1x32 else None,
+        smooth1=smooth[0],
+        smooth2=smooth[1],
+        bias1=biases[0],
+        bias2=biases[1],
+        expert_map=None if expert_mask is None else local_numbers(expert_mask),
+        weight_input=bool(doweight_stage1),
+        gated=gated,
+    )
+
+
+def _refuse_unscaled(name: str, static: object, a16: bool) -> None:
+    if static is not None:
+        refuse(
+            name,
+            "per_tensor_quant_scale",
+            f"a {type(static).__name__}",
+            "leave it out: rows are quantised here",
+        )
     if a16:
         refuse(name, "a16", a16, "leave it out: 8-bit weights are multiplied with 8-bit rows")
+
+
+def _smooth_factors(name: str, w2: torch.Tensor, *given: torch.Tensor | None) -> list[torch.Tensor | None]:
+    """(E, H) and (E, I) of AITER's (E, 1, H) and (E, 1, I)."""
+    experts, features, _ = w2.shape
+    factors: list[torch.Tensor | None] = []
+    for argument, value, length in zip(
+        ("fc1_smooth_scale", "fc2_smooth_scale"), given, (features, columns(w2)), strict=True
+    ):
+        if value is not None:
+            value = with_elements(name, argument, value, experts, length)
+        factors.append(value)
+    return factors
 
 
 def _scale_of(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Products of batches of quantised operands by AITER's names: x (B, M, K) and w (B, N, K). config and splitK choose among AITER's own
-kernels. Products of 8-bit floats are one launch, a grouped product whose groups are the batch; of int8 and MXFP4 each matrix is one.
+kernels. Products of 8-bit floats and of int8 are one launch, a grouped product whose groups are the batch; of others each matrix is one.
 Biases are added in float32 and the result is rounded once, where AITER's Triton kernels round before they add."""
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _scaled(name, x, w, x_scale, w_scale, bias, dtype, y):
     bias = with_elements(name, "bias", bias, batch, n)
     check_place(name, "YQ", y, batch, m, n)
     out_dtype = dtype if y is None else y.dtype
-    if x.dtype in FP8_DTYPES and w.dtype in FP8_DTYPES:
+    if all(each.dtype in FP8_DTYPES for each in (x, w)) or x.dtype == w.dtype == torch.int8:
         result = _of_groups(x, w, x_scale, w_scale, bias, out_dtype, ("row", "row"))
         return placed(name, "YQ", y, result)
     result = torch.empty((batch, m, n), dtype=out_dtype, device=x.device)

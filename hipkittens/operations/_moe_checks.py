@@ -90,7 +90,7 @@ def _example(function):
     return run
 
 
-def _call(problem, device, spec=None):
+def _call(problem, device, spec=None, integers=False):
     tokens, experts, k, features, inner = (
         problem[name] for name in ("tokens", "experts", "k", "features", "inner")
     )
@@ -105,6 +105,8 @@ def _call(problem, device, spec=None):
     @functools.cache
     def codes(target: str) -> list[torch.Tensor]:
         # The target is known when the call is made: the model simulates one for each device.
+        if integers:
+            return [(weight * 40).clamp(-127, 127).to(torch.int8) for weight in weights]
         return [weight.to(dtype_of("fp8", torch.device(device))) for weight in weights]
 
     def blocks(length: int) -> int:
@@ -221,6 +223,21 @@ CHECKS = Checks(
             },
         ),
         (
+            "int8 weights, scales of rows",
+            "moe",
+            (
+                tensor(4, 64),
+                tensor(8, 96, 64, dtype=torch.int8),
+                tensor(8, 64, 48, dtype=torch.int8),
+                tensor(4, 2),
+                tensor(4, 2, dtype=torch.int32),
+            ),
+            {
+                "scale_w1": tensor(8, 96, 1, dtype=torch.float32),
+                "scale_w2": tensor(8, 64, 1, dtype=torch.float32),
+            },
+        ),
+        (
             "weights of another dtype",
             "moe",
             (
@@ -236,6 +253,13 @@ CHECKS = Checks(
     benchmarks=(
         _benchmark("moe", "Experts of a layer", "1x128x8x2048x768,64x128x8x2048x768,1024x8x2x4096x14336"),
         _benchmark("moe_fp8", "Experts of a layer, fp8 with scales of rows", "64x128x8x2048x768", spec="row"),
+        _benchmark(
+            "moe_int8",
+            "Experts of a layer, int8 with scales of rows",
+            "64x128x8x2048x768",
+            spec="row",
+            integers=True,
+        ),
         _benchmark(
             "moe_fp8_blocks",
             "Experts of a layer, fp8 with scales of blocks",

@@ -15,7 +15,7 @@ from ..scaled_gemm import scaled_matmul
 from ._record import Benchmark
 
 
-def _call(problem, device, format="fp8", by_rows=False):
+def _call(problem, device, format="fp8", by_rows=False, in_codes=False):
     e = problem.extents
     values = [problem.tensor(device, rows, e["K"]) for rows in (e["M"], e["N"])]
     scale_a, scale_b = (
@@ -30,7 +30,7 @@ def _call(problem, device, format="fp8", by_rows=False):
 
     def call():
         a, w = operands(_backend.arch_of(torch.device(device)))
-        return scaled_matmul(a, w.t(), scale_a, scale_b)
+        return scaled_matmul(a, w.t(), scale_a, scale_b, out_dtype=a.dtype if in_codes else torch.bfloat16)
 
     return call
 
@@ -83,6 +83,7 @@ def _benchmark(name: str, heading: str, call: Any = _call, **options: Any) -> Be
 BENCHMARKS = (
     _benchmark("scaled_matmul", "fp8 products, a scale for each tensor"),
     _benchmark("scaled_matmul_rows", "fp8 products, a scale for each row and column", by_rows=True),
+    _benchmark("scaled_matmul_codes", "fp8 products in fp8, a scale for each tensor", in_codes=True),
     _benchmark("scaled_matmul_int8", "int8 products, a scale for each tensor", format="int8"),
     *(
         _benchmark(f"scaled_matmul_{name}", heading, _call_of_few_bits, formats=formats, scales=scales)

@@ -100,6 +100,12 @@ def _run_split(format: str) -> list[torch.Tensor]:
     return results + (_run((format, format), *_SPLIT, out_dtype=torch.int32) if format == "i8" else [])
 
 
+def _run_codes(m: int, n: int, k: int) -> list[torch.Tensor]:
+    a, w = codes(m, k, "fp8"), codes(n, k, "fp8")
+    options = {"bias": draw(n, dtype=torch.float32).detach(), "activation": "silu", "out_dtype": a.dtype}
+    return [scaled_matmul(a, w.t(), *_scales("outer", m, n, k), scale_result=factors() / 4, **options)]
+
+
 def _trial(
     formats: tuple[str, str], shape: tuple[int, int, int], scales: str = "outer", **options: Any
 ) -> Trial:
@@ -117,6 +123,13 @@ def _trial_of(kernel: Kernel) -> Trial:
         return _split_trial("i8" if row["sum"] == "i32" else "fp8")
     shapes = _LOOPED_SHAPES | (_LOOPED_OF_GFX942 if kernel.target == "gfx942" else {})
     shape = shapes[tuple(int(row[size]) for size in ("tile_m", "tile_n", "tile_k"))]
+    if kernel.kind == "codes":
+        return Trial(
+            f"scaled_matmul {'x'.join(map(str, shape))} in codes",
+            partial(_run_codes, *shape),
+            workgroups=3,
+            skip=True,
+        )
     if row["row_start"] != "vector":
         shape = _LOOPED_UNALIGNED
     return _trial((row["a"], row["b"]), shape, row["scales"], workgroups=3, skip=True)
@@ -205,7 +218,7 @@ CHECKS = Checks(
     examples=_EXAMPLES,
     calls=_calls,
     sizes=_sizes,
-    parity=("parity_scaled_matmul:SCALED_MATMUL", "parity_scaled_matmul:SCALED_MATMUL_FEW_BITS"),
+    parity=tuple(f"parity_scaled_matmul:SCALED_MATMUL{which}" for which in ("", "_FEW_BITS", "_IN_CODES")),
     benchmarks=BENCHMARKS,
     exercise=lambda draw: [
         scaled_matmul(codes(20, 64, "i8"), codes(48, 64, "i8").t(), factors(20, 1), factors(1, 48))

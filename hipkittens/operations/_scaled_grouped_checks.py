@@ -85,9 +85,9 @@ def trial(kernel: Kernel) -> Trial:
 
 
 def representative() -> Iterable[Trial]:
-    for scales in ("outer", "blocks"):
+    for scales, format in (("outer", "fp8"), ("blocks", "fp8"), ("outer", "i8")):
         for shape in _SIZES.values():
-            yield _trial(*shape, scales)
+            yield _trial(*shape, scales, (format, format))
     for scales, pairs in _FORMATS_OF_MX.items():
         for formats in pairs:
             for tile_m, shape in _SIZES_OF_MX.items():
@@ -122,6 +122,12 @@ def calls(tensor) -> list[tuple[str, str, tuple, dict]]:
             (a, b[0], ends),
             scales((32, 1), (1, 96)),
         ),
+        (
+            "int8, scales of rows",
+            "grouped_matmul",
+            (tensor(32, 160, dtype=torch.int8), tensor(3, 96, 160, dtype=torch.int8).mT, ends),
+            scales((32, 1), (3, 1, 96)),
+        ),
         ("fp8 without scales", "grouped_matmul", (a, b, ends), {}),
         (
             "bfloat16 and MXFP4",
@@ -141,7 +147,7 @@ def calls(tensor) -> list[tuple[str, str, tuple, dict]]:
     ]
 
 
-def _call(problem, device, by_blocks=False):
+def _call(problem, device, by_blocks=False, formats: tuple[str, str] = ("fp8", "fp8")):
     e = problem.extents
     rows, groups, n, k = e["tokens"] * e["k"], e["G"], e["N"], e["K"]
     values = problem.tensor(device, rows, k), problem.tensor(device, groups, n, k)
@@ -153,6 +159,8 @@ def _call(problem, device, by_blocks=False):
     @functools.cache
     def operands(target: str) -> list[torch.Tensor]:
         # The target is known when the call is made: the model simulates one for each device.
+        if formats[0] == "int8":
+            return [(each * 40).clamp(-127, 127).to(torch.int8) for each in values]
         return [each.to(dtype_of("fp8", torch.device(device))) for each in values]
 
     def call():
@@ -204,6 +212,11 @@ def _benchmark(name: str, heading: str, call: Any = _call, **options: Any) -> Be
 
 BENCHMARKS = (
     _benchmark("scaled_grouped_matmul", "fp8 products of groups, a scale for each row and column"),
+    _benchmark(
+        "scaled_grouped_matmul_i8",
+        "int8 products of groups, a scale for each row and column",
+        formats=("int8", "int8"),
+    ),
     _benchmark(
         "scaled_grouped_matmul_blocks", "fp8 products of groups, scales of blocks of 128", by_blocks=True
     ),

@@ -61,6 +61,18 @@ def _sharding(a, b, scale_a, scale_b, bias, *options):
     return placements
 
 
+def _fake_codes(a, b, scale_a, scale_b, bias, scale_result, scaling_a, scaling_b, activation):
+    torch._check(
+        a.shape[1] == b.shape[1],
+        lambda: f"hipkittens::scaled_gemm_codes: {tuple(a.shape)} x {tuple(b.shape)}",
+    )
+    return a.new_empty((a.shape[0], b.shape[0]), dtype=torch.uint8)
+
+
+def _flops_of_codes(a_shape, b_shape, *_args, out_shape=None, **_kwargs) -> int:
+    return 2 * a_shape[0] * a_shape[1] * b_shape[0]
+
+
 def _checks() -> Checks:
     from ._scaled_gemm_checks import CHECKS
 
@@ -77,7 +89,7 @@ def _int8(tensor, dtype):
 OPERATION = Operation(
     name="scaled_gemm",
     folder="gemm",
-    kinds=("scaled", "scaled_reduce"),
+    kinds=("scaled", "scaled_reduce", "codes"),
     functions=(Function(scaled_matmul, _int8),),
     operators=(
         Operator(
@@ -87,6 +99,14 @@ OPERATION = Operation(
             flops=_flops,
             sharding=_sharding,
             first_option=5,
+        ),
+        Operator(
+            "scaled_gemm_codes",
+            _fake_codes,
+            no_derivative("scaled_matmul", "matmul of what was quantised"),
+            flops=_flops_of_codes,
+            sharding=lambda *arguments: [replicated(arguments, 1)],
+            first_option=6,
         ),
     ),
     checks=_checks,

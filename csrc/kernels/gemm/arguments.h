@@ -45,6 +45,11 @@ struct ScaledGemmArguments : GemmArguments {
 };
 inline constexpr int32_t no_activation = -1;
 
+// What is stored are codes of 8 bits, of the sums' results times *c_scale, or of themselves where it is null.
+struct CodesGemmArguments : ScaledGemmArguments {
+    const float* c_scale;
+};
+
 // A function of the sum and its bias.
 struct ActivatedGemmArguments : GemmArguments {
     MatrixArgument

@@ -88,6 +88,40 @@ struct SplitDestination {
     }
 };
 
+// Sums of a wave's bands, converted to T, in rows of C. `whole`: 16 bytes at a time.
+template <class T, bool whole, int lds_bytes, class Accumulator, int down, int across, class Convert>
+KITTENS_DEVICE void store_bands(Accumulator (&bands)[down][across], const GemmArguments& arguments,
+                                EpiloguePlace place, shared_byte* lds, buffer destination,
+                                const Convert& convert) {
+    const auto [tile, row, col, row_step, col_step] = place;
+    using Stores = ProductStores<T, Accumulator>;
+    // As many base tiles at a time as fit in it.
+    constexpr int fit = lds_bytes / (Accumulator::shape::rows * Stores::Rows::row_bytes);
+    constexpr int step = fit < Accumulator::height ? fit : Accumulator::height;
+    constexpr int rows = step * Accumulator::shape::rows;
+    static_assert(step >= 1 && Accumulator::height % step == 0 && rows % Stores::Stager::rows_per_pass == 0,
+                  "whole passes fit in the wave's LDS");
+    const Stores stores{lds,
+                        destination,
+                        static_cast<uint32_t>(arguments.c.leading_stride) * static_cast<int>(sizeof(T)),
+                        arguments.n - tile.n,
+                        own_lane(),
+                        row,
+                        col};
+#pragma unroll
+    for (int r = 0; r < down; ++r)
+#pragma unroll
+        for (int c = 0; c < across; ++c)
+#pragma unroll
+            for (int i = 0; i < Accumulator::height; i += step) {
+                stores.template write<step, whole>(bands[r][c], i, convert);
+                // A wave's accesses to LDS take place in their order; only the compiler has to keep it.
+                compiler_fence();
+                stores.template store<whole>(r * row_step, c * col_step, i * Accumulator::shape::rows, rows);
+                compiler_fence();
+            }
+}
+
 // The stages in their order, one rounding to the type of C, and the stores.
 template <class Destination, class... Stages>
 struct Epilogue {
@@ -95,48 +129,16 @@ struct Epilogue {
     template <int lds_bytes, class Accumulator, int down, int across, class Arguments>
     KITTENS_DEVICE static void store(Accumulator (&bands)[down][across], const Arguments& arguments,
                                      EpiloguePlace place, shared_byte* lds) {
-        const auto [tile, row, col, row_step, col_step] = place;
         (Stages::apply(bands, arguments, place, WaveMemory<lds_bytes>{lds}), ...);
         const bool single = arguments.output == ElementType::f32;
-        const int size = single ? 4 : 2;
-        const buffer destination = Destination::view(arguments, tile, size);
+        const buffer destination = Destination::view(arguments, place.tile, single ? 4 : 2);
 
-        auto store_all = [&](auto zero, auto whole, auto convert) {
-            using T = decltype(zero);
-            using Stores = ProductStores<T, Accumulator>;
-            // As many base tiles at a time as fit in it.
-            constexpr int fit = lds_bytes / (Accumulator::shape::rows * Stores::Rows::row_bytes);
-            constexpr int step = fit < Accumulator::height ? fit : Accumulator::height;
-            constexpr int rows = step * Accumulator::shape::rows;
-            static_assert(
-                step >= 1 && Accumulator::height % step == 0 && rows % Stores::Stager::rows_per_pass == 0,
-                "whole passes fit in the wave's LDS");
-            const Stores stores{lds,
-                                destination,
-                                static_cast<uint32_t>(arguments.c.leading_stride) * size,
-                                arguments.n - tile.n,
-                                own_lane(),
-                                row,
-                                col};
-#pragma unroll
-            for (int r = 0; r < down; ++r)
-#pragma unroll
-                for (int c = 0; c < across; ++c)
-#pragma unroll
-                    for (int i = 0; i < Accumulator::height; i += step) {
-                        stores.template write<step, decltype(whole)::value>(bands[r][c], i, convert);
-                        // A wave's accesses to LDS take place in their order; only the compiler has to keep it.
-                        compiler_fence();
-                        stores.template store<decltype(whole)::value>(r * row_step, c * col_step,
-                                                                      i * Accumulator::shape::rows, rows);
-                        compiler_fence();
-                    }
-        };
         auto store_as = [&](auto zero, auto convert) {
+            using T = decltype(zero);
             if (arguments.vector_stores)
-                store_all(zero, index<1>{}, convert);
+                store_bands<T, true, lds_bytes>(bands, arguments, place, lds, destination, convert);
             else
-                store_all(zero, index<0>{}, convert);
+                store_bands<T, false, lds_bytes>(bands, arguments, place, lds, destination, convert);
         };
         if (single)
             store_as(float(), [](vec<float, 4> values) { return values; });

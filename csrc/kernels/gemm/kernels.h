@@ -3,6 +3,7 @@
 #pragma once
 #include "adding.h"
 #include "block_scales.h"
+#include "codes_epilogue.h"
 #include "gated_epilogue.h"
 #include "group_tiles.h"
 #include "interleaved_loop.h"
@@ -57,6 +58,12 @@ template <GemmConfig config>
 struct GemmKernel
     : ProductKernel<config, PolicyOf<config, GemmArguments, ScaledGemmArguments, TilesOfProduct, Activate>> {
 };
+template <GemmConfig config>
+struct CodesKernel
+    : ProductKernel<config,
+                    GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value,
+                               CodesEpilogue<SplitDestination, ScaleSums<true>, AddBias, Activate>,
+                               AccumulateInPlace, CodesGemmArguments, TilesOfProduct>> {};
 // Of 16-bit operands, in kernels of their own: those of plain products shall not grow.
 template <GemmConfig config, class Epilogue, class Arguments, class Tiles, class Columns>
 using ActivatedPolicy = GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value,

@@ -10,6 +10,8 @@ namespace hipkittens::gemm {
 template <GemmConfig config>
 struct GemmKernel;
 template <GemmConfig config>
+struct CodesKernel;
+template <GemmConfig config>
 struct AddingKernel;
 template <GemmConfig config>
 struct ActivatedKernel;
@@ -28,6 +30,8 @@ namespace kinds {
 
 struct gemm : Kind<GemmConfig, GemmArguments, GemmKernel> {};
 struct scaled : Kind<GemmConfig, ScaledGemmArguments, GemmKernel> {};
+// The same with results in 8-bit floats.
+struct codes : Kind<GemmConfig, CodesGemmArguments, CodesKernel> {};
 // Sums that are added to C.
 struct adding : Kind<GemmConfig, GemmArguments, AddingKernel> {};
 // A function of each sum; a gate's function of one sum times another one.

@@ -61,8 +61,7 @@ void check(const Problem& p) {
     const auto whole_groups = [](ElementType type) { return type == ElementType::fp4 || is_6_bits(type); };
     if ((whole_groups(p.a_type) || whole_groups(p.b_type)) && p.k % 32 != 0)
         refuse("k = " + std::to_string(p.k) + " is no multiple of 32, as operands of 4 and 6 bits need");
-    // -128 * -128 for each of K has to fit in 31 bits.
-    if (p.a_type == ElementType::i8 && p.k >= 1 << 17)
+    if (p.a_type == ElementType::i8 && p.k >= exact_i8_products)
         refuse("k = " + std::to_string(p.k) +
                " is not below 131072, beyond which sums of i8 may not fit in i32");
     auto extent = [&](const char* name, int64_t value) {

@@ -39,6 +39,9 @@ struct Problem {
     bool adds = false;
 };
 
+// -128 * -128 for each of fewer K than these fits in 31 bits.
+inline constexpr int64_t exact_i8_products = 1 << 17;
+
 // A row that computes products, of whichever kind.
 struct GemmVariant {
     const char* name;

@@ -34,7 +34,14 @@ void check(const GroupedProblem& p) {
         refuse("gates are for groups of rows without scales");
     if (p.scales == Scales::none) return;
     if (p.grouping != Grouping::rows) refuse("quantised operands have groups of rows alone");
-    if (!p.b_scale.data || (!p.a_scale.data && p.scales != Scales::of_b)) refuse("scales are missing");
+    const bool integers = p.output == ElementType::i32;
+    if (integers && (p.a_type != ElementType::i8 || p.a_scale.data || p.b_scale.data || p.bias))
+        refuse("integer sums are those of i8, without scales and bias");
+    if (!integers && (!p.b_scale.data || (!p.a_scale.data && p.scales != Scales::of_b)))
+        refuse("scales are missing");
+    if (p.a_type == ElementType::i8 && p.k >= exact_i8_products)
+        refuse("k = " + std::to_string(p.k) +
+               " is not below 131072, beyond which sums of i8 may not fit in i32");
     if ((p.scales == Scales::in_matrix || p.scales == Scales::of_b) && p.k % 32 != 0)
         refuse("k = " + std::to_string(p.k) + " is no multiple of 32, as scales of 32 of k need");
 }

@@ -21,13 +21,14 @@ constexpr int next_power_of_two(int value) {
 }
 
 // Rows of the product in LDS (output_stager.h), which the operands have left. Runs of four columns are permuted within
-// 128 bytes, the width of LDS for writes, so that neighbouring rows of one column are in different banks.
+// 128 bytes, the width of LDS for writes, so that neighbouring rows of one column are in different banks; of single bytes, 16 columns.
 template <class T, int columns>
 struct ProductRows {
     using element = T;
     static constexpr int size = sizeof(T);
     // Rows begin a power of two apart; the lanes of what is between them have nothing to store.
-    static constexpr int row_bytes = next_power_of_two(columns) * size, run_bytes = 4 * size;
+    static constexpr int row_bytes = next_power_of_two(columns) * size,
+                         run_bytes = size == 1 ? b128_bytes : 4 * size;
 
     KITTENS_DEVICE static constexpr int offset(int lane_row, int step, int lane_byte, int run) {
         constexpr int window = 128, rows_per_window = row_bytes < window ? window / row_bytes : 1;
@@ -45,8 +46,12 @@ KITTENS_DEVICE void store_elements(b128 values, buffer destination, uint32_t off
 #pragma unroll
     for (int i = 0; i < count; ++i) {
         const T element = elements[i];
-        buffer_store(element, destination,
-                     i < columns_left ? offset + i * static_cast<int>(sizeof(T)) : out_of_range);
+        const uint32_t at = i < columns_left ? offset + i * static_cast<int>(sizeof(T)) : out_of_range;
+        if constexpr (sizeof(T) == 1)
+            __builtin_amdgcn_raw_buffer_store_b8(element, destination.descriptor(), at,
+                                                 destination.scalar_offset, 0);
+        else
+            buffer_store(element, destination, at);
     }
 }
 

@@ -1,0 +1,56 @@
+// kernels/gemm/plan_codes.cpp: which variant computes a product whose results are 8-bit floats.
+// SPDX-License-Identifier: MIT
+#include "plan_codes.h"
+
+#include <array>
+#include <cstring>
+#include <stdexcept>
+
+namespace hipkittens::gemm {
+namespace {
+
+constexpr auto all_variants = [] {
+    constexpr auto& rows = variants<kinds::codes>;
+    std::array<GemmVariant, rows.end() - rows.begin()> result{};
+    auto* next = result.data();
+    for (const auto& row : rows) *next++ = {row.name, row.targets, row.config};
+    return result;
+}();
+
+}  // namespace
+
+Plan plan_codes_variant(const CodesProblem& problem, const GemmVariant& variant) {
+    if (problem.output != ElementType::fp8 || !problem.a_scale.data || !problem.b_scale.data)
+        throw std::invalid_argument("gemm: codes are fp8, of operands with scales");
+    Plan result = plan_variant(problem, variant, 1);
+    for (Launch& launch : result.launches) {
+        CodesGemmArguments arguments{};
+        std::memcpy(static_cast<ScaledGemmArguments*>(&arguments), launch.arguments.data(),
+                    sizeof(ScaledGemmArguments));
+        arguments.c_scale = problem.c_scale;
+        launch = {launch_of("gemm", variant.name, problem.device.target, launch.grid,
+                            static_cast<int>(launch.block[0]), arguments)};
+    }
+    return result;
+}
+
+Plan plan(const CodesProblem& problem) {
+    const GemmVariant* best = nullptr;
+    double best_clocks = 0;
+    for (const GemmVariant& variant : all_variants) {
+        if (!suits(variant, problem)) continue;
+        const double clocks = predicted_clocks(problem, variant.config, 1);
+        if (!best || clocks < best_clocks) {
+            best = &variant;
+            best_clocks = clocks;
+        }
+    }
+    if (!best)
+        throw std::invalid_argument(
+            "gemm: no variant reaches this far: the rows of a tile must lie within 4 GiB, begin on 4 bytes "
+            "and be whole dwords, and the "
+            "grid have fewer than 2^32 threads");
+    return plan_codes_variant(problem, *best);
+}
+
+}  // namespace hipkittens::gemm
