@@ -71,11 +71,14 @@ def _in_torch(q, k, v, g, beta, initial=None, l2norm=True):
     return in_torch(q, k, v, g, beta, k.shape[3] ** -0.5, initial, l2norm, operand=q.dtype)
 
 
+def _with_gradients(case):
+    """Keys of the most elements that a dtype has gradients of, where it has none of so many."""
+    return {**case, "key": min(case["key"], LARGEST_KEY_WITH_GRADIENT[DTYPES[case["dtype"]]])}
+
+
 def _parity(case, generator) -> ParityProblem:
     dtype, heads = DTYPES[case["dtype"]], case["heads"]
-    tokens, value, batch = case["tokens"], case["value"], case["batch"]
-    # Where a dtype has no gradients of so many elements, of the most that it has.
-    key = min(case["key"], LARGEST_KEY_WITH_GRADIENT[dtype])
+    tokens, key, value, batch = case["tokens"], case["key"], case["value"], case["batch"]
 
     def drawn(*shape):
         return torch.randn(shape, generator=generator)
@@ -238,6 +241,7 @@ CHECKS = Checks(
                 "equal_keys": (False, True),
             },
             _parity,
+            adapt=_with_gradients,
         ),
     ),
     calls=_calls,
