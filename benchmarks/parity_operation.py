@@ -89,7 +89,8 @@ class Case:
 class Operation:
     """run takes a target, the properties and a seed.
 
-    draws replaces a property's listed values in random sweeps; extra cases join every covering array.
+    draws replaces a property's listed values in random sweeps; extra cases join every covering array. adapt makes of drawn properties
+    those that run, where not every value goes with every other.
     """
 
     name: str
@@ -97,18 +98,19 @@ class Operation:
     run: Callable[[str, dict[str, Any], int], list[Result]]
     draws: dict[str, Callable[[random.Random], Any]] = field(default_factory=dict)
     extra: Sequence[dict[str, Any]] = ()
+    adapt: Callable[[dict[str, Any]], dict[str, Any]] = dict
 
     def cases(self, targets: Sequence[str] = TARGETS) -> Iterator[Case]:
         for target in targets:
             covering = pairwise(self.factors, seed=TARGETS.index(target))
             defaults = {name: values[0] for name, values in self.factors.items()}
             for number, properties in enumerate([*covering, *({**defaults, **case} for case in self.extra)]):
-                yield Case(self.name, target, properties, number)
+                yield Case(self.name, target, self.adapt(properties), number)
 
     def cases_over_targets(self) -> Iterator[Case]:
         """About half as many: the target is one more property, so each pair of values may meet on one of them only."""
         for number, properties in enumerate(pairwise({"target": TARGETS, **self.factors}, seed=len(TARGETS))):
-            yield Case(self.name, properties.pop("target"), properties, number)
+            yield Case(self.name, properties.pop("target"), self.adapt(properties), number)
 
     def random_cases(self, count: int, seed: int, targets: Sequence[str] = TARGETS) -> Iterator[Case]:
         choose = random.Random(seed)
@@ -117,7 +119,7 @@ class Operation:
                 name: self.draws[name](choose) if name in self.draws else choose.choice(values)
                 for name, values in self.factors.items()
             }
-            yield Case(self.name, choose.choice(list(targets)), properties, seed + number)
+            yield Case(self.name, choose.choice(list(targets)), self.adapt(properties), seed + number)
 
 
 FEWEST_ELEMENTS = 128  # the largest of a handful of rounding errors says little

@@ -19,7 +19,9 @@ def operation_of(parity: Parity) -> Operation:
             problem = parity.problem(case, generator)
         return _run(target, problem, generator)
 
-    return Operation(parity.function, dict(parity.factors), run, dict(parity.draws), parity.extra)
+    return Operation(
+        parity.function, dict(parity.factors), run, dict(parity.draws), parity.extra, parity.adapt
+    )
 
 
 def _as_list(values: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Triton's side of `hipkittens bench --compare triton`: plain kernels (tests/oracles/triton_kernels.py), compiled by Triton for
-the target, with a few tiles each of which the fastest counts; and kernels of AITER's wheel, with the tiles that it chooses."""
+the target, with a few tiles each of which the fastest counts; kernels of AITER's wheel, with the tiles that it chooses; and
+flash-linear-attention's, which are in peer_fla.py."""
 
 from __future__ import annotations
 
@@ -11,6 +12,9 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import peer_fla
 
 from hipkittens.integrations import triton as simulated
 from hipkittens.operations._expert_sort_checks import EXPERT_BLOCK, drawn_experts
@@ -32,6 +36,9 @@ def _blocks(size: int, block: int) -> int:
 
 class TritonPeer:
     def modelled(self, problem: Problem, target: str) -> Iterator[Candidate]:
+        if problem.operation in peer_fla.OPERATIONS:
+            yield from peer_fla.modelled(problem, target)
+            return
         for candidate in _candidates(problem, "cpu"):
 
             def on_the_simulator(call: Callable[[], object] = candidate.call) -> None:
@@ -41,6 +48,8 @@ class TritonPeer:
             yield Candidate(candidate.name, on_the_simulator)
 
     def measured(self, problem: Problem) -> Callable[[], object]:
+        if problem.operation in peer_fla.OPERATIONS:
+            return peer_fla.measured(problem)
         from triton.testing import do_bench
 
         return min(_candidates(problem, "cuda"), key=lambda candidate: do_bench(candidate.call)).call

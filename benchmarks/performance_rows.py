@@ -19,6 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import gemm_model
+import peer_fla
 
 from hipkittens import _backend, _code_object, _installation, _simulator, _timing, operations
 from hipkittens.operations._tables import DEVICES
@@ -28,6 +29,7 @@ from hipkittens.profiling.model_error import error_of
 from hipkittens.profiling.peers import Candidate, Unavailable, peer
 from hipkittens.profiling.problems import Problem, parse_shapes
 from tests.kernels.gemm_plan import ROWS as GEMM_VARIANTS
+from tests.oracles import fla_packages
 from tests.oracles.aiter import wheel
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,11 +48,12 @@ MODEL_SOURCES = tuple(
         for path in (ROOT / "csrc" / "simulator").glob(pattern)
     )
 )
-# What else a library's rows come from.
+# What else a library's rows come from, and of Triton's those that are flash-linear-attention's.
 _PEER_SOURCES = {
     "triton": ("benchmarks/peer_triton.py", "tests/oracles/triton_kernels.py"),
     "aiter": ("benchmarks/peer_aiter.py",),
 }
+_FLA_SOURCES = ("benchmarks/peer_fla.py",)
 # Our GEMM without alternate loads, LoadOrder::plain of csrc/kernels/gemm/config.h: what the model credits to that order of loads,
 # which nobody has measured. The largest size of N x N x N by device.
 PLAIN_LOADS = "plain_loads"
@@ -186,10 +189,14 @@ def made_from(problem: Problem, device: str, library: str) -> str:
             return ""
         parts += [here[launch["kernel"]] + json.dumps(launch, sort_keys=True) for launch in launches]
     else:
+        is_fla = library == "triton" and problem.operation in peer_fla.OPERATIONS
         parts += [
-            of_operation((ROOT / name).read_text(), problem.operation) for name in _PEER_SOURCES[library]
+            of_operation((ROOT / name).read_text(), problem.operation)
+            for name in (_FLA_SOURCES if is_fla else _PEER_SOURCES[library])
         ]
         parts.append(wheel.VERSION if library == "aiter" else importlib.metadata.version("triton"))
+        if is_fla:
+            parts.append(fla_packages.VERSION)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 

@@ -12,6 +12,7 @@ STATE_DTYPES = (torch.float32, torch.bfloat16)
 LAYOUTS = ("kv", "vk")
 LARGEST_KEY = 256  # largest_key of csrc/kernels/delta_rule/plan.h
 _INDICES = (torch.int32, torch.int64)
+_REACH = 1 << 31  # bytes of a head's state: delta_rule_reach of csrc/torch/delta_rule_problem.h
 
 
 def check_inputs(where, q, k, v, g, beta, channels=False) -> None:
@@ -125,6 +126,10 @@ def check_state(where, state, q, heads, key, value, layout, dtypes) -> None:
         raise ValueError(
             f"{where}: state has rows of {columns} elements and strides {state.stride()}; rows need to be contiguous and these numbers "
             "multiples of 4; pad the pool"
+        )
+    if ((rows - 1) * state.stride(2) + columns) * state.element_size() > _REACH:
+        raise ValueError(
+            f"{where}: state has strides {state.stride()}; the {rows} rows of one head need to lie within 2 GiB"
         )
 
 

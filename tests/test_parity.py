@@ -23,6 +23,8 @@ from parity_operation import TARGETS, Case, Operation, Result
 import hipkittens
 from hipkittens._accuracy import BAR, compare
 from hipkittens._backend import ARITHMETIC
+from hipkittens.delta_rule import LARGEST_KEY_WITH_GRADIENT
+from hipkittens.operations import _gated_delta_rule_checks
 
 HERE = Path(__file__).resolve().parent
 
@@ -169,6 +171,29 @@ def operation_with(ours, reference, baseline, exact=False):
 def ratio_of(operation):
     (row,) = parity_operation.compare_case(operation, Case("made_up", "gfx942", {}))
     return parity.ratio(row)
+
+
+def test_a_case_shows_what_runs(monkeypatch):
+    """Sizes that a dtype does not have are not in the cases at all, rather than cut where the problem is drawn."""
+    rule = parity.OPERATIONS["gated_delta_rule"]
+    drawn = [*rule.cases(), *rule.cases_over_targets(), *rule.random_cases(200, 1)]
+    largest = {}
+    for case in drawn:
+        dtype, key = case.properties["dtype"], case.properties["key"]
+        largest[dtype] = max(largest.get(dtype, 0), key)
+        assert f"key={key} " in str(case)
+    assert largest == {
+        name: LARGEST_KEY_WITH_GRADIENT[dtype] for name, dtype in parity_operation.DTYPES.items()
+    }
+    case = next(case for case in drawn if case.properties["dtype"] == "f32" and case.properties["key"] == 128)
+    keys, right = [], _gated_delta_rule_checks.gated_delta_rule
+    monkeypatch.setattr(
+        _gated_delta_rule_checks,
+        "gated_delta_rule",
+        lambda q, *given, **options: keys.append(q.shape[3]) or right(q, *given, **options),
+    )
+    parity.run(case)
+    assert set(keys) == {128}
 
 
 def test_the_bar_sees_a_wrong_result():

@@ -89,7 +89,7 @@ void backward(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
                                  after = problem.given_states(dfinal, "dfinal");
         ChunkedProblem chunked(problem, placement, scale, true);
         chunked.prepare(normalize);
-        dout = readable(std::move(dout), problem.dtype);
+        dout = problem.readable_chunks(std::move(dout), problem.dtype);
         const int64_t state = problem.key * problem.value, rows = chunk_tokens * problem.value;
         const Tensor states = chunked.of_places(state, Dtype::float32),
                      dstates = chunked.of_places(state, Dtype::float32),

@@ -30,7 +30,7 @@ class ChunkedProblem {
         if (problem.key % 8 != 0 || problem.value % 8 != 0)
             fail(problem.where + "K and V need to be multiples of 8");
         for (Tensor* tensor : {&problem.q, &problem.k, &problem.v})
-            *tensor = readable(std::move(*tensor), problem.dtype);
+            *tensor = problem.readable_chunks(std::move(*tensor), problem.dtype);
         common_.q = problem.rows(problem.q, problem.dtype, "q");
         common_.k = problem.rows(problem.k, problem.dtype, "k");
         common_.v = problem.rows(problem.v, problem.dtype, "v");
@@ -60,7 +60,7 @@ class ChunkedProblem {
     void prepare_channels(const DeltaRuleGate& gate, float lower_bound, bool normalize, bool beta_is_logit) {
         delta_rule::ChannelPrepareArguments arguments{};
         const auto [of_g, of_beta] = problem_.describe_gates(arguments);
-        problem_.g = readable(std::move(problem_.g), of_g);
+        problem_.g = problem_.readable_chunks(std::move(problem_.g), of_g);
         describe(arguments, of_g, of_beta);
         gate.describe(problem_, arguments, lower_bound);
         arguments.normalize = normalize;

@@ -80,6 +80,14 @@ const float* DeltaRuleProblem::parameters(const std::optional<Tensor>& tensor, c
     return static_cast<const float*>(tensor->data());
 }
 
+Tensor DeltaRuleProblem::readable_chunks(Tensor tensor, Dtype type) const {
+    tensor = readable(std::move(tensor), type);
+    const int64_t steps = std::min<int64_t>(tokens, delta_rule::chunk_tokens) - 1;
+    const int64_t elements = steps * tensor.strides()[1] + tensor.sizes()[3];
+    return elements * bytes_of(type) <= delta_rule_reach ? std::move(tensor)
+                                                         : contiguous_copy(std::move(tensor), type);
+}
+
 TokenHeads DeltaRuleProblem::rows(const Tensor& tensor, Dtype type, const char* name, bool written) {
     regions.push_back({tensor.data(), tensor.extent_bytes(type), name, written});
     const auto strides = tensor.strides();

@@ -15,6 +15,9 @@
 
 namespace hipkittens::torch_binding {
 
+// Bytes that offsets of kernels into the rows of a chunk, or of one head's state, reach.
+inline constexpr int64_t delta_rule_reach = int64_t{1} << 31;
+
 // q, k (batch, tokens, key heads, K), v (batch, tokens, heads, V), beta (batch, tokens, heads) and g of that shape, or where channels
 // have decays (batch, tokens, heads, K).
 struct DeltaRuleProblem {
@@ -34,6 +37,8 @@ struct DeltaRuleProblem {
     const int32_t* integers(const Tensor& tensor, const char* name, int64_t count);
     // Null where there is none.
     const float* parameters(const std::optional<Tensor>& tensor, const char* name, int64_t count);
+    // With `readable` rows, and a copy where 32-bit offsets do not reach from a chunk's first row to its last one.
+    Tensor readable_chunks(Tensor tensor, Dtype type) const;
     delta_rule::TokenHeads rows(const Tensor& tensor, Dtype type, const char* name, bool written = false);
 
     template <class Given>

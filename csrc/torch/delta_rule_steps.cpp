@@ -35,6 +35,8 @@ void check_state(const DeltaRuleProblem& problem, const Tensor& state, Dtype typ
         strides[2] % unit || reinterpret_cast<uintptr_t>(state.data()) % 4)
         fail(problem.where +
              "rows of the state need to be neighbours in memory, a multiple of 4 elements long and apart");
+    if (((sizes[2] - 1) * strides[2] + sizes[3]) * bytes_of(type) > delta_rule_reach)
+        fail(problem.where + "the rows of one head's state need to lie within 2 GiB");
 }
 
 void describe_slots(DeltaRuleProblem& problem, StepArguments& arguments, int64_t states,

@@ -7,7 +7,7 @@ import torch
 
 from ..convolution import WIDTHS, causal_conv1d, causal_conv1d_update, in_torch
 from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Table, Trial
-from ._tables import DECODED_SIZES, PROMPT_SIZES
+from ._tables import DECODED_SIZES, DELTA_PEERS, PROMPT_SIZES, at_delta_sizes
 from ._tensors import draw
 
 
@@ -176,7 +176,14 @@ CHECKS = Checks(
             heading="Causal convolution",
             bytes=lambda problem: 4.0 * problem["batch"] * problem["channels"] * problem["tokens"],
             call=_call,
-            tables=(Table("Causal convolution of width 4, 8192 channels", "1x8192x{N}x4", PROMPT_SIZES),),
+            tables=(
+                Table(
+                    "Causal convolution of width 4, 8192 channels",
+                    "1x8192x{N}x4",
+                    PROMPT_SIZES | at_delta_sizes(1024, 4096),
+                    DELTA_PEERS,
+                ),
+            ),
             refuse=_refuse,
         ),
         Benchmark(
@@ -189,7 +196,10 @@ CHECKS = Checks(
             call=_call_update,
             tables=(
                 Table(
-                    "Causal convolution of width 4 in decoding, 8192 channels", "{N}x8192x4", DECODED_SIZES
+                    "Causal convolution of width 4 in decoding, 8192 channels",
+                    "{N}x8192x4",
+                    DECODED_SIZES | at_delta_sizes(1, 32, 64, 128),
+                    DELTA_PEERS,
                 ),
             ),
             refuse=_refuse,

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 from .._delta_rule_arguments import LARGEST_KEY
 from ..delta_rule import LARGEST_KEY_WITH_GRADIENT, gated_delta_rule, gated_delta_step, in_torch
-from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Trial
+from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Table, Trial
+from ._tables import DELTA_PEERS, at_delta_sizes
 from ._tensors import draw
 
 
@@ -70,11 +71,14 @@ def _in_torch(q, k, v, g, beta, initial=None, l2norm=True):
     return in_torch(q, k, v, g, beta, k.shape[3] ** -0.5, initial, l2norm, operand=q.dtype)
 
 
+def _with_gradients(case):
+    """Keys of the most elements that a dtype has gradients of, where it has none of so many."""
+    return {**case, "key": min(case["key"], LARGEST_KEY_WITH_GRADIENT[DTYPES[case["dtype"]]])}
+
+
 def _parity(case, generator) -> ParityProblem:
     dtype, heads = DTYPES[case["dtype"]], case["heads"]
-    tokens, value, batch = case["tokens"], case["value"], case["batch"]
-    # Where a dtype has no gradients of so many elements, of the most that it has.
-    key = min(case["key"], LARGEST_KEY_WITH_GRADIENT[dtype])
+    tokens, key, value, batch = case["tokens"], case["key"], case["value"], case["batch"]
 
     def drawn(*shape):
         return torch.randn(shape, generator=generator)
@@ -148,6 +152,18 @@ def _refuse(extents):
 def _token_bytes(problem) -> float:
     """Of a token: q, k, v and the result, and two gates in float32."""
     return 4.0 * problem["size"] * (problem["key_heads"] + problem["heads"]) + 8.0 * problem["heads"]
+
+
+def _prompts(heads: str, shape: str, *sizes: int) -> Table:
+    return Table(
+        f"Gated delta rule, one sequence, heads {heads} x 128", shape, at_delta_sizes(*sizes), DELTA_PEERS
+    )
+
+
+def _decoded(heads: str, shape: str, *sizes: int) -> Table:
+    return Table(
+        f"Gated delta rule, decoding, heads {heads} x 128", shape, at_delta_sizes(*sizes), DELTA_PEERS
+    )
 
 
 def _calls(tensor):
@@ -225,6 +241,7 @@ CHECKS = Checks(
                 "equal_keys": (False, True),
             },
             _parity,
+            adapt=_with_gradients,
         ),
     ),
     calls=_calls,
@@ -238,8 +255,16 @@ CHECKS = Checks(
             heading="Gated delta rule",
             bytes=lambda problem: problem["batch"] * problem["tokens"] * _token_bytes(problem),
             call=_call,
+            # Qwen3-Next and Qwen3.5 35B; two of 397B's four devices, with the length that others published; 397B; four of its
+            # devices; what flash-linear-attention publishes.
+            tables=(
+                _prompts("16 / 32", "1x{N}x16x32x128", 1024, 4096, 8192),
+                _prompts("8 / 32", "1x{N}x8x32x128", 8192, 65536),
+                _prompts("16 / 64", "1x{N}x16x64x128", 8192),
+                _prompts("4 / 16", "1x{N}x4x16x128", 8192),
+                _prompts("96 / 96", "1x{N}x96x96x128", 1024, 8192),
+            ),
             refuse=_refuse,
-            chained=True,
         ),
         Benchmark(
             "gated_delta_step",
@@ -251,6 +276,11 @@ CHECKS = Checks(
                 problem["tokens"] * (_token_bytes(problem) + 8.0 * problem["heads"] * problem["size"] ** 2)
             ),
             call=_call_step,
+            tables=(
+                _decoded("16 / 32", "{N}x16x32x128", 1, 8, 64, 256),
+                _decoded("16 / 64", "{N}x16x64x128", 64),
+                _decoded("4 / 16", "{N}x4x16x128", 64),
+            ),
             refuse=_refuse,
         ),
     ),

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from .._delta_rule_arguments import LARGEST_KEY
 from .._delta_rule_in_torch import in_torch
 from ..kimi_delta import kimi_delta_attention, kimi_delta_step
-from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Trial
+from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Table, Trial
+from ._tables import DELTA_PEERS, at_delta_sizes
 from ._tensors import draw
 
 
@@ -247,8 +248,15 @@ CHECKS = Checks(
             heading="Kimi delta attention",
             bytes=lambda problem: problem["batch"] * problem["tokens"] * _token_bytes(problem),
             call=_call,
+            tables=(
+                Table(
+                    "Kimi delta attention, one sequence, 32 heads x 128",
+                    "1x{N}x32x32x128",
+                    at_delta_sizes(1024, 8192),
+                    DELTA_PEERS,
+                ),
+            ),
             refuse=_refuse,
-            chained=True,
         ),
         Benchmark(
             "kimi_delta_step",
@@ -260,6 +268,14 @@ CHECKS = Checks(
                 problem["tokens"] * (_token_bytes(problem) + 8.0 * problem["heads"] * problem["size"] ** 2)
             ),
             call=_call_step,
+            tables=(
+                Table(
+                    "Kimi delta attention, decoding, 32 heads x 128",
+                    "{N}x32x32x128",
+                    at_delta_sizes(1, 64, 256),
+                    DELTA_PEERS,
+                ),
+            ),
             refuse=_refuse,
         ),
     ),

@@ -170,6 +170,7 @@ class Parity:
     problem  of one case, which has a value of each factor, and a generator
     draws    replaces the values of a factor in random sweeps
     extra    cases that join the covering array; what they leave out has the first value of its factor
+    adapt    of a case the one that runs and is shown, where a value does not go with the others: a size that a dtype does not have
     """
 
     function: str
@@ -177,6 +178,7 @@ class Parity:
     problem: Callable[[Mapping[str, Any], torch.Generator], ParityProblem]
     draws: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     extra: Sequence[Mapping[str, Any]] = ()
+    adapt: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
 
 
 @dataclass(frozen=True, eq=False)

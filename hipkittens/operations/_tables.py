@@ -16,3 +16,12 @@ DECODED_SIZES = {"MI325X": (1, 64), "MI355X": (1, 64)}
 PROMPT_SIZES = {"MI325X": (1024, 4096), "MI355X": (1024, 4096)}
 TOKEN_PEERS = {"triton": {"MI325X": 8192, "MI355X": 8192}}
 MEMORY_BOUND_PEERS = {"triton": {"MI300X": 4096, "MI355X": 8192}}
+# Of delta rules and their convolutions, whose published figures and goals are of these two devices.
+DELTA_DEVICES = ("MI300X", "MI355X")
+
+
+def at_delta_sizes(*sizes: int) -> dict[str, tuple[int, ...]]:
+    return dict.fromkeys(DELTA_DEVICES, sizes)
+
+
+DELTA_PEERS = {"triton": dict.fromkeys(DELTA_DEVICES, 1 << 24)}

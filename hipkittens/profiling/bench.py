@@ -113,6 +113,8 @@ def modelled_row(
     nothing to launch."""
     best, name, beside = None, "", []
     for candidate in candidates:
+        if candidate.prepare is not None:
+            modelled_launches(device, candidate.prepare, values=problem.chained)
         launches = modelled_launches(device, candidate.call, timeline, problem.chained)
         if not launches:
             raise Unavailable(f"{library} launched no kernel: there is nothing to do at this shape")

@@ -20,12 +20,17 @@ _BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 
 
 class Candidate(NamedTuple):
-    """A kernel of another library. `counts`: whether it may be the one that the library is known by; one that may not, such as a
-    variant that is not its default, is run and named beside."""
+    """A kernel of another library, or several that follow each other.
+
+    counts   whether it may be the one that the library is known by; one that may not, such as a variant that is not its default, is
+             run and named beside
+    prepare  runs before it on the same device, and is not counted: a first call, in which kernels are autotuned
+    """
 
     name: str
     call: Callable[[], object]
     counts: bool = True
+    prepare: Callable[[], object] | None = None
 
 
 class Unavailable(Exception):

@@ -3,8 +3,6 @@
 by the same names: all of them against one float64 recurrence, which knows nothing of either."""
 
 import importlib
-import pathlib
-import sys
 
 import pytest
 import torch
@@ -13,15 +11,12 @@ pytest.importorskip("triton", reason="the triton wheel is not installed (./run t
 
 import hipkittens
 from hipkittens.integrations import rocm
+from tests.oracles import fla_packages
 
 TARGETS = ("gfx942", "gfx950")
-# ./run test --slow installs it there: Transformers, which other tests run, takes its functions wherever it finds them.
-PACKAGES = pathlib.Path(sys.prefix) / "fla_packages"
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        not PACKAGES.exists(), reason="fla-core is not installed (./run test --slow installs it)"
-    ),
+    pytest.mark.skipif(bool(fla_packages.missing()), reason=fla_packages.missing()),
 ]
 TOKENS, HEADS, SIZE = 70, 2, 64  # a whole chunk and a part of one
 RULES = {
@@ -41,11 +36,9 @@ OF_THEIR_COMPILER = {"uninitialised_register"}
 
 
 @pytest.fixture
-def fla(monkeypatch):
-    monkeypatch.syspath_prepend(str(PACKAGES))
-    yield
-    for name in [name for name in sys.modules if name.partition(".")[0] == "fla"]:
-        del sys.modules[name]
+def fla():
+    with fla_packages.importable():
+        yield
 
 
 def problem(by_channel):

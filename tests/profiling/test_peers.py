@@ -7,8 +7,11 @@ import sys
 import pytest
 
 from hipkittens import cli
-from hipkittens.profiling import peers, problems
+from hipkittens.profiling import bench, peers, problems
+from tests.oracles import fla_packages
 from tests.oracles.aiter import wheel
+
+needs_fla = pytest.mark.skipif(bool(fla_packages.missing()), reason=fla_packages.missing())
 
 
 def rows_of(capsys, *arguments):
@@ -50,6 +53,59 @@ def test_aiter(capsys, operation, shape, device):
     rows = rows_of(capsys, operation, "--shapes", shape, "--compare", "aiter", "--device", device)
     assert rows["aiter"]["kind"] == "modelled" and rows["aiter"]["cycles"] > 0
     assert ".co" in rows["aiter"]["note"]
+
+
+@needs_fla
+@pytest.mark.parametrize("device", ("MI300X", "MI355X"))
+@pytest.mark.parametrize(
+    "operation, shape, kernels",
+    (
+        pytest.param("gated_delta_rule", "1x70x1x2x64", 7, marks=pytest.mark.slow),
+        ("gated_delta_step", "2x1x2x64", 1),
+        pytest.param("kimi_delta_attention", "1x70x2x2x64", 8, marks=pytest.mark.slow),
+        ("kimi_delta_step", "2x2x2x64", 1),
+        pytest.param("causal_conv1d", "1x64x70x4", 1, marks=pytest.mark.slow),
+        pytest.param("causal_conv1d_update", "2x64x4", 1, marks=pytest.mark.slow),
+    ),
+)
+def test_flash_linear_attention(capsys, operation, shape, kernels, device):
+    """Of each kernel one launch counts, whatever was tried before; and nothing of the package stays importable."""
+    pytest.importorskip("triton")
+    path, modules = list(sys.path), set(sys.modules)
+    rows = rows_of(capsys, operation, "--shapes", shape, "--compare", "triton", "--device", device)
+    theirs = rows["triton"]
+    assert theirs["kind"] == "modelled" and theirs["cycles"] > 0
+    assert len(theirs["kernels"]) == kernels and fla_packages.VERSION in theirs["note"]
+    assert not {name for name in sys.modules.keys() - modules if name.partition(".")[0] in ("fla", "einops")}
+    assert str(fla_packages.PACKAGES) not in sys.path and set(path) <= set(sys.path)
+
+
+@pytest.mark.parametrize(
+    "operation, shape", (("gated_delta_step", "1x1x1x64"), ("causal_conv1d_update", "1x64x4"))
+)
+def test_flash_linear_attention_that_is_not_installed_is_named(
+    capsys, monkeypatch, tmp_path, operation, shape
+):
+    pytest.importorskip("triton")
+    monkeypatch.setattr(fla_packages, "PACKAGES", tmp_path)
+    rows = rows_of(capsys, operation, "--shapes", shape, "--compare", "triton")
+    assert rows["triton"]["kind"] == "none" and rows["triton"]["microseconds"] is None
+    assert rows["triton"]["note"].startswith("fla-core is not installed: pip install --no-deps --target")
+
+
+def test_what_prepares_a_candidate_is_not_counted():
+    (problem,) = problems.parse_shapes("rms_norm", "4x128")
+    call, ran = problem.call(), []
+
+    def prepare():
+        ran.append(True)
+        call()
+
+    plain, _ = bench.modelled_row(problem, "MI355X", "triton", [peers.Candidate("", call)])
+    prepared, _ = bench.modelled_row(
+        problem, "MI355X", "triton", [peers.Candidate("", call, prepare=prepare)]
+    )
+    assert ran and prepared == plain and len(plain.kernels) == 1
 
 
 def test_a_peer_that_has_nothing_says_why(capsys):
