@@ -31,13 +31,16 @@ def _ends(case: dict) -> torch.Tensor:
     return (torch.tensor(case["shares"]).cumsum(0) * m).round().clamp(max=m).to(torch.int32)
 
 
+def _adapt(case: dict) -> dict:
+    return {**case, "scales": "row"} if case["format"] == "int8" and case["scales"] == "blocks" else case
+
+
 def _run(target: str, case: dict, seed: int) -> list[Result]:
     generator = torch.Generator().manual_seed(seed)
     m, n, k = case["shape"]
     offs = _ends(case)
     groups = len(offs)
     blocks, column_blocks = -(-k // 128), -(-n // 128)
-    scaling = "row" if case["format"] == "int8" and case["scales"] == "blocks" else case["scales"]
 
     def factors(*shape: int) -> torch.Tensor:
         if case["values"] == "wide":
@@ -56,7 +59,7 @@ def _run(target: str, case: dict, seed: int) -> list[Result]:
             "tensor": lambda: (factors(), factors(groups, 1, 1)),
             "row": lambda: (factors(m, 1), factors(groups, 1, n)),
             "blocks": lambda: (factors(m, blocks), factors(groups, blocks, column_blocks)),
-        }[scaling]()
+        }[case["scales"]]()
         bias = torch.randn(groups, n, generator=generator) if case["bias"] else None
         ours = hipkittens.grouped_matmul(
             a,
@@ -64,7 +67,7 @@ def _run(target: str, case: dict, seed: int) -> list[Result]:
             offs,
             scale_a=scale_a,
             scale_b=scale_b,
-            recipe=("1x128", "128x128") if scaling == "blocks" else scaling,
+            recipe=("1x128", "128x128") if case["scales"] == "blocks" else case["scales"],
             bias=bias,
             out_dtype=DTYPES[case["out"]],
         )
@@ -160,4 +163,5 @@ SCALED_GROUPED_MATMUL = Operation(
         "format": ("fp8", "int8"),  # which has no scales of blocks, but of rows in their place
     },
     _run,
+    adapt=_adapt,
 )
