@@ -47,11 +47,7 @@ KITTENS_DEVICE void store_elements(b128 values, buffer destination, uint32_t off
     for (int i = 0; i < count; ++i) {
         const T element = elements[i];
         const uint32_t at = i < columns_left ? offset + i * static_cast<int>(sizeof(T)) : out_of_range;
-        if constexpr (sizeof(T) == 1)
-            __builtin_amdgcn_raw_buffer_store_b8(element, destination.descriptor(), at,
-                                                 destination.scalar_offset, 0);
-        else
-            buffer_store(element, destination, at);
+        buffer_store(element, destination, at);
     }
 }
 
