@@ -39,7 +39,7 @@ def run(target: str, folder: str | None = None) -> dict[str, Any]:
     broken = []
     with hipkittens.simulate(target, checks="all") as simulation:
         for problem in _representative.problems_of_every_kernel(folder):
-            if not all(tensor.isfinite().all() for tensor in problem.run()):
+            if not all(tensor.float().isfinite().all() for tensor in problem.run()):
                 broken.append(problem.title)
     listed = {
         entry["name"]

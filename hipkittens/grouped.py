@@ -66,7 +66,9 @@ def grouped_matmul(
                       each group's in that order, (G, ...), as `quantize` with layout "shuffled" writes those of one matrix
     Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
     """
-    if out_dtype == torch.int32 or any(each is not None for each in (scale_a, scale_b, recipe, swizzle)):
+    if (out_dtype == torch.int32 and a.dtype == torch.int8) or any(
+        each is not None for each in (scale_a, scale_b, recipe, swizzle)
+    ):
         out_dtype = _check(a, b, offs, bias, out_dtype, scaled=True)
         scales = scaled_grouped.checked(_WHERE, a, b, scale_a, scale_b, recipe, swizzle, bias, out_dtype)
         if _backend.uses_torch():

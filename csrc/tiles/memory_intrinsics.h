@@ -55,8 +55,8 @@ KITTENS_DEVICE void buffer_store(V value, buffer destination, uint32_t offset) {
         __builtin_amdgcn_raw_buffer_store_b32(__builtin_bit_cast(uint32_t, value), destination.descriptor(),
                                               offset, destination.scalar_offset, 0);
     else if constexpr (sizeof(V) == 1)
-        __builtin_amdgcn_raw_buffer_store_b8(__builtin_bit_cast(uint8_t, value), destination.descriptor(), offset,
-                                             destination.scalar_offset, 0);
+        __builtin_amdgcn_raw_buffer_store_b8(__builtin_bit_cast(uint8_t, value), destination.descriptor(),
+                                             offset, destination.scalar_offset, 0);
     else
         __builtin_amdgcn_raw_buffer_store_b16(__builtin_bit_cast(uint16_t, value), destination.descriptor(),
                                               offset, destination.scalar_offset, 0);

@@ -17,7 +17,8 @@ template <PrepareConfig config>
 struct ChannelPrepare {
     using T = typename element_of<config.element>::value;
     using eight = kittens::eight;
-    static constexpr int tiles = system_tiles, threads = 64 * tiles, waves_per_simd = sizeof(T) == 4 ? 1 : 2, pitch = system_pitch;
+    static constexpr int tiles = system_tiles, threads = 64 * tiles, waves_per_simd = sizeof(T) == 4 ? 1 : 2,
+                         pitch = system_pitch;
     static constexpr int step_channels = BlockTotals::channels, steps = config.key / step_channels;
 
     // A step has keys times the decays behind them, as operands; a block's totals; keys times the decays to the chunk's end, turned.
