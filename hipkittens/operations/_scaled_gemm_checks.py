@@ -124,8 +124,8 @@ def _trial_of(kernel: Kernel) -> Trial:
     shapes = _LOOPED_SHAPES | (_LOOPED_OF_GFX942 if kernel.target == "gfx942" else {})
     shape = shapes[tuple(int(row[size]) for size in ("tile_m", "tile_n", "tile_k"))]
     if kernel.kind == "codes":
-        # Whole vectors of bytes: where N ends within one, its 16 stores are a loop that turns oftener than the products'.
-        shape = (shape[0], -(-shape[1] // 16) * 16, shape[2])
+        # The loop of the products turns oftener than that of the results, of which a lane has up to 16 vectors.
+        shape = (*shape[:2], 2 * shape[2])
         return Trial(
             f"scaled_matmul {'x'.join(map(str, shape))} in codes",
             partial(_run_codes, *shape),
