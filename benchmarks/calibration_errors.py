@@ -13,11 +13,11 @@ from typing import Any
 
 from hipkittens.profiling.model_error import Cell
 
-# As `hipkittens bench` names them; products of other number formats are other operations than its bf16 `gemm`.
+# As `hipkittens bench` names them; products of other number formats have benchmarks of their own
 OPERATIONS = {
-    "f4gemm": "gemm_mxfp4",
+    "f4gemm": "scaled_matmul_mxfp4",
     "bf16gemm": "gemm",
-    "i8gemm": "gemm_int8",
+    "i8gemm": "scaled_matmul_int8",
     "fmoe": "mixture_of_experts",
     "fmoe_2stages": "mixture_of_experts",
     "fmha_v3_fwd": "attention",

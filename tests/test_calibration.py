@@ -427,8 +427,8 @@ def test_errors_by_class_are_written_for_the_package(report, tmp_path):
         model_error.Cell(**entry) for entry in json.loads((tmp_path / "errors.json").read_text())["cells"]
     ]
     assert [(cell.operation, cell.chip, cell.bound, cell.rows) for cell in cells] == [
-        ("gemm_mxfp4", "MI300X", "small", 1),
-        ("gemm_mxfp4", "MI355X", "small", 2),
+        ("scaled_matmul_mxfp4", "MI300X", "small", 1),
+        ("scaled_matmul_mxfp4", "MI355X", "small", 2),
     ]
     assert (cells[1].error, cells[1].bias, cells[1].worst) == (10, 0, 10)
 

@@ -41,7 +41,7 @@ def test_each_family_counts_alike(measured):
 
 
 @pytest.mark.parametrize(
-    "operation, device", [("layer_norm", "MI355X"), ("gemm", "MI300X"), ("gemm_int8", "MI355X")]
+    "operation, device", [("layer_norm", "MI355X"), ("gemm", "MI300X"), ("scaled_matmul_int8", "MI355X")]
 )
 def test_another_operation_or_chip_says_nothing(measured, operation, device):
     measured(cell(rows=90), cell(operation, "few", "MI355X" if operation != "gemm" else device, rows=3))
@@ -88,7 +88,7 @@ def test_the_table_of_the_package_is_of_measured_operations():
     for operation in ("layer_norm", "rms_norm", "rotary"):
         assert error_for(operation, "MI355X", "memory").percent is None
     assert error_for("gemm", "MI355X", "matrix").percent is None  # measured are products of other formats
-    assert error_for("gemm_mxfp4", "MI355X", "matrix").rows >= 4
+    assert error_for("scaled_matmul_mxfp4", "MI355X", "matrix").rows >= 4
 
 
 def test_a_launch_of_no_known_problem_is_not_calibrated():
