@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from hipkittens.profiling.peers import Candidate, Unavailable
 from hipkittens.profiling.problems import Problem
-from tests.oracles.aiter import wheel
+from tests.oracles.aiter import gemm, wheel
 from tests.oracles.aiter.attention_backward import launch_batch
 from tests.oracles.aiter.launch import Buffer, kernel, output
 
@@ -33,6 +33,12 @@ class AiterPeer:
             )
         if problem.operation == "gemm":
             yield from _gemm(problem, target)
+        elif problem.operation == "scaled_matmul_blocks":
+            yield from _scaled_matmul_blocks(problem, target)
+        elif problem.operation == "scaled_matmul_int8":
+            yield from _scaled_matmul_int8(problem, target)
+        elif problem.operation == "scaled_matmul_mxfp4":
+            yield from _scaled_matmul_mxfp4(problem, target)
         elif problem.operation == "attention":
             yield from _forward(problem, target)
         elif problem.operation == "attention_backward":
@@ -64,6 +70,79 @@ def _gemm(problem: Problem, target: str) -> Iterator[Candidate]:
             kernel(name).launch((n // 64, -(-m // tile), 1), arguments)
 
         yield Candidate(name, call)
+
+
+def _zeros(dtype: torch.dtype, *shape: int) -> Buffer:
+    """An operand: no kernel here takes longer or shorter for what it reads."""
+    return Buffer(torch.zeros(shape, dtype=dtype))
+
+
+def _scaled_matmul_blocks(problem: Problem, target: str) -> Iterator[Candidate]:
+    """f8_block_scale of gfx950, with tiles of 32 to 128 rows; flatmm of gfx942, whose results are f16. Weights in their order."""
+    m, n, k = problem["M"], problem["N"], problem["K"]
+    if n % 256 or k % 128:
+        raise Unavailable("AITER's objects with scales of blocks want N in multiples of 256 and K of 128")
+    a, b = (_zeros(torch.uint8, rows, k) for rows in (m, n))
+    if target == "gfx942":
+        names = ["gfx942/flatmm_uk_gfx9_f16f8_128x256x128_1x4x1_16x16x32.co"]
+        launch, scale_b, out = (
+            gemm.launch_block_scaled_gfx942,
+            (k // 128, n // 128),
+            output((m, n), torch.float16),
+        )
+    else:
+        names = [f"gfx950/f8_block_scale_mi350_x{rows}.co" for rows in (32, 64, 96, 128)]
+        launch, scale_b, out = (
+            gemm.launch_block_scaled_gfx950,
+            (n // 128, k // 128),
+            output((m, n), torch.bfloat16),
+        )
+    operands = a, b, _zeros(torch.float32, k // 128, m), _zeros(torch.float32, *scale_b), out
+    for name in names:
+        yield Candidate(name, lambda name=name: launch(name, *operands))
+
+
+def _scaled_matmul_int8(problem: Problem, target: str) -> Iterator[Candidate]:
+    """i8gemm and the older a8w8, with a scale for each row and column and a bias; weights in their order, K in one part."""
+    m, n, k = problem["M"], problem["N"], problem["K"]
+    names = [name for name in wheel.objects() if name.startswith(f"{target}/i8gemm/")]
+    names += [name for name in wheel.objects() if name == f"{target}/gemm_a8w8_m128_noSplitK.co"]
+    if n % 128 or k % 128 or not names:
+        raise Unavailable("AITER's int8 products are of gfx942, with N and K in multiples of 128")
+    operands = (
+        *(_zeros(torch.int8, rows, k) for rows in (m, n)),
+        *(_zeros(torch.float32, *shape) for shape in ((m, 1), (1, n), (1, n))),
+        output((m, n), torch.bfloat16),
+    )
+    for name in sorted(names):
+        yield Candidate(name, lambda name=name: gemm.launch_int8(name, *operands))
+
+
+def _scaled_matmul_mxfp4(problem: Problem, target: str) -> Iterator[Candidate]:
+    """f4gemm: of few rows every tile that has room for all of them and no more than it must, K in one part and in four, without the
+    zeros that parts are added to; of more rows the tiles of 128 and more by 128 and more."""
+    m, n, k = problem["M"], problem["N"], problem["K"]
+    tiles = {
+        gemm.float4_tile(name): name
+        for name in wheel.objects()
+        if name.startswith(f"{target}/f4gemm/") and gemm.is_ordered(name)
+    }
+    if n % 256 or k % 256 or not tiles:
+        raise Unavailable("AITER's f4gemm is of gfx950 and wants N and K in multiples of 256")
+    enough = min((rows for rows, _ in tiles if rows >= m), default=0)
+    chosen = [tile for tile in tiles if (tile[0] == enough if enough else min(tile) >= 128)]
+    a, b = (_zeros(torch.uint8, rows, k // 2) for rows in (m, n))
+    scales = [_zeros(torch.uint8, -(-rows // 256) * 256, k // 32) for rows in (m, n)]
+    for tile in sorted(chosen):
+        for log2_splits in (0, 2) if enough else (0,):
+            name = tiles[tile]
+            out = gemm.float4_output(name, m, n, log2_splits)
+            yield Candidate(
+                f"{name}{f', K in {1 << log2_splits} parts' * bool(log2_splits)}",
+                lambda name=name, out=out, splits=log2_splits: gemm.launch_float4(
+                    name, a, b, *scales, out, splits
+                ),
+            )
 
 
 def _forward(problem: Problem, target: str) -> Iterator[Candidate]:

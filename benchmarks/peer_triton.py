@@ -20,6 +20,7 @@ from hipkittens.integrations import triton as simulated
 from hipkittens.operations._expert_sort_checks import EXPERT_BLOCK, drawn_experts
 from hipkittens.profiling.peers import Candidate, Unavailable
 from hipkittens.profiling.problems import Problem
+from hipkittens.quantization import dtype_of
 from tests.oracles import triton_kernels as kernels
 from tests.oracles.aiter import triton as aiter_triton
 
@@ -59,6 +60,12 @@ def _candidates(problem: Problem, device: str) -> list[Candidate]:
     e = problem.extents
     if problem.operation == "gemm":
         return _gemm(problem, device, e["M"], e["N"], e["K"])
+    if problem.operation in ("scaled_matmul_rows", "scaled_matmul_int8"):
+        return _scaled_matmul_rows(problem, device, e["M"], e["N"], e["K"])
+    if problem.operation == "scaled_matmul_blocks":
+        return _scaled_matmul_blocks(device, e["M"], e["N"], e["K"])
+    if problem.operation == "scaled_matmul_mxfp4":
+        return _scaled_matmul_mxfp4(device, e["M"], e["N"], e["K"])
     if problem.operation == "attention":
         if e["H"] != e["K"] or e["N"] != e["L"] or e["D"] & (e["D"] - 1):
             raise Unavailable(
@@ -111,6 +118,50 @@ def _gemm(problem: Problem, device: str, m: int, n: int, k: int) -> list[Candida
         return Candidate(f"{block_m}x{block_n}x{block_k}, {warps} warps", call)
 
     return [candidate(*tile) for tile in _GEMM]
+
+
+def _codes(device: str, *shape: int) -> torch.Tensor:
+    """Of e4m3 of the target that the simulator is on: nothing here takes longer or shorter for what it reads."""
+    return torch.zeros(shape, device=device).to(dtype_of("fp8", torch.device(device)))
+
+
+def _scaled_matmul_rows(problem: Problem, device: str, m: int, n: int, k: int) -> list[Candidate]:
+    """AITER's gemm_a8w8."""
+    product = aiter_triton.module("gemm_a8w8").gemm_a8w8
+    scale_a, scale_b = torch.ones(m, 1, device=device), torch.ones(1, n, device=device)
+
+    def call() -> None:
+        if problem.operation == "scaled_matmul_int8":
+            a, b = (torch.zeros(rows, k, dtype=torch.int8, device=device) for rows in (m, n))
+        else:
+            a, b = (_codes(device, rows, k) for rows in (m, n))
+        product(a, b, scale_a, scale_b)
+
+    return [Candidate("AITER's gemm_a8w8", call)]
+
+
+def _scaled_matmul_blocks(device: str, m: int, n: int, k: int) -> list[Candidate]:
+    """AITER's gemm_a8w8_blockscale."""
+    product = aiter_triton.module("gemm_a8w8_blockscale").gemm_a8w8_blockscale
+    k_blocks = _blocks(k, 128)
+    scale_a, scale_b = (
+        torch.ones(m, k_blocks, device=device),
+        torch.ones(_blocks(n, 128), k_blocks, device=device),
+    )
+    return [
+        Candidate(
+            "AITER's gemm_a8w8_blockscale",
+            lambda: product(_codes(device, m, k), _codes(device, n, k), scale_a, scale_b),
+        )
+    ]
+
+
+def _scaled_matmul_mxfp4(device: str, m: int, n: int, k: int) -> list[Candidate]:
+    """AITER's gemm_afp4wfp4."""
+    product = aiter_triton.module("gemm_afp4wfp4").gemm_afp4wfp4
+    codes = [torch.zeros(rows, k // 2, dtype=torch.uint8, device=device) for rows in (m, n)]
+    scales = [torch.full((rows, k // 32), 127, dtype=torch.uint8, device=device) for rows in (m, n)]
+    return [Candidate("AITER's gemm_afp4wfp4", lambda: product(*codes, *scales))]
 
 
 def _attention(problem: Problem, device: str, heads: int, n: int, size: int) -> list[Candidate]:

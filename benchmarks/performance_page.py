@@ -68,11 +68,14 @@ How to read the tables:
   published figures and in no other modelled one.
 * *Error* is the mean error of the model on measured kernels of the same operation on the same chip, none of which it was fitted on
   ([calibration](calibration.md)), and its bias: negative where the model is too fast. *Not calibrated*: fewer than four were
-  measured. No bf16 GEMM of large tiles was, no norm and no rotary embedding, and no attention on MI325X and MI350X.
+  measured. No bf16, fp8 or fp6 GEMM of large tiles was, no norm and no rotary embedding, and no attention on MI325X and MI350X.
 * The clock of bf16 GEMM on gfx950 is anchored on AITER's rate at 8192³: 1597 TFLOP/s on MI355X and 1292 on MI350X, divided by 94 %
   busy matrix cores. So that ours comes near AITER's published rate there says nothing about speed.
 * The bandwidth of memory is anchored on RMS norms that FlyDSL measured on MI355X and MI325X and on BabelStream on MI300X. Tensors
   begin in HBM, and the last-level cache is full of what launches before left.
+* Products of 8, 6 and 4 bits stand beside AITER's objects (int8 of gfx942, scales of blocks, MXFP4), of which the fastest tile counts,
+  with weights in their order and of few rows also with K in four parts, without the zeros that these are added to; and beside the
+  Triton kernels of AITER's wheel, at the tiles that it chooses.
 * Beside softmax, top-k, routers and sorts by experts stand the Triton kernels of AITER's wheel, at the tiles that it chooses. Caches,
   cross entropy, gated activations, quantisation and softmax's derivative have no peer here: nothing that others ship for them is run in
   the model by these tables, neither HIP's and CK's kernels, which would have to be compiled, nor Triton's of quantisation.
@@ -331,7 +334,8 @@ def draw(family: Family, entries: Mapping[Any, Entry]) -> None:
         axes.set_ylabel("")
     panels[0].set_ylim(0, 1.05 * max(max(line.get_ydata()) for axes in panels for line in axes.get_lines()))
     figure.legend(labels.values(), labels.keys(), loc="outside right upper", fontsize="small")
-    figure.suptitle(f"{family.title}, bfloat16; bands: mean error of the model where it is calibrated")
+    elements = ", bfloat16" if operations.benchmarks()[family.operation].bits == 16 else ""
+    figure.suptitle(f"{family.title}{elements}; bands: mean error of the model where it is calibrated")
     plot.save(figure, str(IMAGES / picture(family)))
 
 

@@ -12,7 +12,13 @@ import torch
 from .. import _backend
 from ..quantization import dtype_of
 from ..scaled_gemm import scaled_matmul
-from ._record import Benchmark
+from ._record import Benchmark, Table
+from ._tables import DEVICES
+
+# Of docs/performance.md: shapes and devices that others published figures of.
+_SQUARE = "M = N = K", "{N}x{N}x{N}"
+_ON_BOTH = {"MI325X": (1024, 4096, 8192), "MI355X": (1024, 4096, 8192, 16384)}
+_LARGE = {"MI355X": (4096, 8192)}
 
 
 def _call(problem, device, format="fp8", by_rows=False, in_codes=False):
@@ -60,11 +66,33 @@ def _call_of_few_bits(problem, device, formats: tuple[str, str], scales: str = "
     return lambda: scaled_matmul(a, w.t(), scale_a, scale_b, recipe=recipe, swizzle="shuffled", **named)
 
 
+def _call_of_blocks(problem, device):
+    """e4m3 of the target with a scale for each 128 of K of a's rows and for each 128 x 128 of b."""
+    e = problem.extents
+    values = [problem.tensor(device, rows, e["K"]) for rows in (e["M"], e["N"])]
+    k_blocks = -(-e["K"] // 128)
+    scale_a, scale_b = (
+        torch.ones(shape, device=device) for shape in ((e["M"], k_blocks), (k_blocks, -(-e["N"] // 128)))
+    )
+
+    @functools.cache
+    def operands(target: str) -> list[torch.Tensor]:
+        return [each.to(dtype_of("fp8", torch.device(device))) for each in values]
+
+    def call():
+        a, w = operands(_backend.arch_of(torch.device(device)))
+        return scaled_matmul(a, w.t(), scale_a, scale_b, recipe=("1x128", "128x128"))
+
+    return call
+
+
 # Of an element.
 BITS = {"fp4": 4, "fp6": 6, "fp8": 8, "int8": 8, "bf16": 16}
 
 
-def _benchmark(name: str, heading: str, call: Any = _call, **options: Any) -> Benchmark:
+def _benchmark(
+    name: str, heading: str, call: Any = _call, tables: tuple[Table, ...] = (), **options: Any
+) -> Benchmark:
     bits = [BITS[each] for each in options.get("formats", ("fp8", "fp8"))]
     return Benchmark(
         name,
@@ -75,26 +103,101 @@ def _benchmark(name: str, heading: str, call: Any = _call, **options: Any) -> Be
         bytes=lambda e: (bits[0] * e["M"] * e["K"] + bits[1] * e["K"] * e["N"]) / 8 + 2.0 * e["M"] * e["N"],
         call=partial(call, **options),
         heading=heading,
+        tables=tables,
         fit="gemm_plan",
         bits=4 if max(bits) == 6 else max(bits),  # of the rate: 6 bits have that of 4
     )
 
 
+# Largest sizes of a peer's kernels: those of AITER's objects, and of the Triton kernels of its wheel, which take longer to model.
+_AITER, _TRITON = {"aiter": 1 << 20}, {"triton": 4096}
+
+
+def _peers(*libraries: dict[str, int]) -> dict[str, dict[str, int]]:
+    return {name: dict.fromkeys(DEVICES, most) for each in libraries for name, most in each.items()}
+
+
 BENCHMARKS = (
-    _benchmark("scaled_matmul", "fp8 products, a scale for each tensor"),
-    _benchmark("scaled_matmul_rows", "fp8 products, a scale for each row and column", by_rows=True),
+    _benchmark("scaled_matmul", "fp8 products, a scale for each tensor", tables=(Table(*_SQUARE, _ON_BOTH),)),
+    _benchmark(
+        "scaled_matmul_rows",
+        "fp8 products, a scale for each row and column",
+        tables=(Table(*_SQUARE, _ON_BOTH, _peers(_TRITON)),),
+        by_rows=True,
+    ),
+    _benchmark(
+        "scaled_matmul_blocks",
+        "fp8 products, scales of 1 x 128 and 128 x 128",
+        _call_of_blocks,
+        tables=(
+            Table(
+                "N rows by 7168 columns, K 2304",
+                "{N}x7168x2304",
+                {"MI300X": (64, 1024, 16384)},
+                _peers(_AITER, _TRITON),
+            ),
+            Table(
+                "N rows by 7168 columns, K 16384",
+                "{N}x7168x16384",
+                {"MI355X": (64, 1024, 16384)},
+                _peers(_AITER, _TRITON),
+            ),
+        ),
+    ),
     _benchmark("scaled_matmul_codes", "fp8 products in fp8, a scale for each tensor", in_codes=True),
-    _benchmark("scaled_matmul_int8", "int8 products, a scale for each tensor", format="int8"),
+    _benchmark(
+        "scaled_matmul_int8",
+        "int8 products, a scale for each row and column",
+        tables=(
+            Table(*_SQUARE, _LARGE),
+            Table(
+                "N rows by 8192 columns, K 8320",
+                "{N}x8192x8320",
+                {"MI325X": (64, 1024, 9728)},
+                _peers(_AITER, _TRITON),
+            ),
+        ),
+        format="int8",
+        by_rows=True,
+    ),
     *(
-        _benchmark(f"scaled_matmul_{name}", heading, _call_of_few_bits, formats=formats, scales=scales)
-        for name, heading, formats, scales in (
-            ("mxfp8", "MXFP8 products", ("fp8", "fp8"), "in_matrix"),
-            ("mxfp4", "MXFP4 products", ("fp4", "fp4"), "in_matrix"),
-            ("mxfp6", "MXFP6 products", ("fp6", "fp6"), "in_matrix"),
-            ("fp6", "fp6 products, a scale for each tensor", ("fp6", "fp6"), "outer"),
-            ("mxfp8_mxfp4", "MXFP8 activations and MXFP4 weights", ("fp8", "fp4"), "in_matrix"),
-            ("fp8_mxfp4", "fp8 activations and MXFP4 weights", ("fp8", "fp4"), "of_b"),
-            ("bf16_mxfp4", "bf16 activations and MXFP4 weights", ("bf16", "fp4"), "of_b"),
+        _benchmark(
+            f"scaled_matmul_{name}", heading, _call_of_few_bits, tables=tables, formats=formats, scales=scales
+        )
+        for name, heading, formats, scales, tables in (
+            ("mxfp8", "MXFP8 products", ("fp8", "fp8"), "in_matrix", (Table(*_SQUARE, _LARGE),)),
+            (
+                "mxfp4",
+                "MXFP4 products",
+                ("fp4", "fp4"),
+                "in_matrix",
+                (
+                    Table(*_SQUARE, _LARGE, _peers(_AITER, _TRITON)),
+                    Table(
+                        "N rows by 8192 columns, K 28672",
+                        "{N}x8192x28672",
+                        {"MI355X": (1, 64, 1024, 16384)},
+                        _peers(_AITER, _TRITON),
+                    ),
+                    Table(
+                        "N rows by 4096 columns, K 14336",
+                        "{N}x4096x14336",
+                        {"MI355X": (32768,)},
+                        _peers(_AITER),
+                    ),
+                ),
+            ),
+            ("mxfp6", "MXFP6 products", ("fp6", "fp6"), "in_matrix", (Table(*_SQUARE, _LARGE),)),
+            (
+                "fp6",
+                "fp6 products, a scale for each tensor",
+                ("fp6", "fp6"),
+                "outer",
+                (Table(*_SQUARE, _LARGE),),
+            ),
+            ("mxfp8_mxfp4", "MXFP8 activations and MXFP4 weights", ("fp8", "fp4"), "in_matrix", ()),
+            ("fp8_mxfp4", "fp8 activations and MXFP4 weights", ("fp8", "fp4"), "of_b", ()),
+            ("bf16_mxfp4", "bf16 activations and MXFP4 weights", ("bf16", "fp4"), "of_b", ()),
         )
     ),
 )

@@ -55,6 +55,26 @@ def test_aiter(capsys, operation, shape, device):
     assert ".co" in rows["aiter"]["note"]
 
 
+@wheel.needs_wheel
+@pytest.mark.parametrize(
+    "operation, shape, device, library",
+    (
+        ("scaled_matmul_blocks", "64x256x256", "MI300X", "aiter"),
+        ("scaled_matmul_blocks", "64x256x256", "MI355X", "aiter"),
+        ("scaled_matmul_blocks", "64x256x256", "MI355X", "triton"),
+        ("scaled_matmul_int8", "64x256x256", "MI325X", "aiter"),
+        ("scaled_matmul_int8", "64x256x256", "MI325X", "triton"),
+        ("scaled_matmul_rows", "64x256x256", "MI355X", "triton"),
+        ("scaled_matmul_mxfp4", "32x256x512", "MI355X", "aiter"),
+        ("scaled_matmul_mxfp4", "32x256x512", "MI355X", "triton"),
+    ),
+)
+def test_products_of_few_bits(capsys, operation, shape, device, library):
+    pytest.importorskip("triton")
+    rows = rows_of(capsys, operation, "--shapes", shape, "--compare", library, "--device", device)
+    assert rows[library]["kind"] == rows["hipkittens"]["kind"] == "modelled" and rows[library]["cycles"] > 0
+
+
 @needs_fla
 @pytest.mark.parametrize("device", ("MI300X", "MI355X"))
 @pytest.mark.parametrize(

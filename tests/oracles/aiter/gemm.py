@@ -42,9 +42,29 @@ def bf16(name: str, m: int, n: int, k: int, splits: int = 1, values=None) -> Res
     return _finish(run, out.tensor, a.tensor.double() @ b.tensor.double().T)
 
 
-def int8(name: str, m: int, n: int, k: int, splits: int = 1) -> Result:
-    """i8gemm: scales per row of A and B, a bias; the workgroups of a split first zero, then add: they run together."""
+def launch_int8(
+    name: str,
+    a: Buffer,
+    b: Buffer,
+    scale_a: Buffer,
+    scale_b: Buffer,
+    bias: Buffer,
+    out: Buffer,
+    splits: int = 1,
+) -> Run:
+    """i8gemm, of B in tiles of 32 x 16. The workgroups of a split first zero, then add: they run together."""
+    (m, k), n = a.tensor.shape, out.tensor.shape[1]
     tile = 128 if "m128" in name else int(name.split("_")[-1].split("x")[0])
+    arguments = {
+        "C": out, "A": a, "B": b, "SA": scale_a, "SB": scale_b,
+        "BIAS": bias, "M": m, "N": n, "K": k, "PA": k, "PB": k, "PC": n * 2, "KS": splits,
+    }  # fmt: skip
+    together = {"threads": 1, "workgroups_side_by_side": 64} if splits > 1 else {}
+    return kernel(name).launch((n // 128 * splits, -(-m // tile), 1), arguments, **together)
+
+
+def int8(name: str, m: int, n: int, k: int, splits: int = 1) -> Result:
+    """i8gemm: scales per row of A and B, a bias."""
     generator = _generator()
     a, b = (torch.randint(-127, 128, (rows, k), generator=generator).to(torch.int8) for rows in (m, n))
     scale_a = torch.rand(m, 1, generator=generator) * 0.01
@@ -52,19 +72,47 @@ def int8(name: str, m: int, n: int, k: int, splits: int = 1) -> Result:
     bias = torch.rand(1, n, generator=generator) * 10
     reference = (a.double() @ b.double().T) * scale_a.double() * scale_b.double() + bias.double()
     out = output((m, n), torch.bfloat16)
+    operands = (Buffer(each) for each in (a, tiled(b, 32, 16), scale_a, scale_b, bias))
+    return _finish(launch_int8(name, *operands, out, splits), out.tensor, reference)
+
+
+def is_ordered(name: str) -> bool:
+    """Whether an f4gemm wants B in tiles of 16 x 16 bytes."""
+    return "noBpreShuffle" not in name
+
+
+def float4_tile(name: str) -> tuple[int, int]:
+    """Rows and columns of an f4gemm's tile."""
+    rows, columns = name.split("_")[-1].removesuffix(".co").split("x")
+    return int(rows), int(columns)
+
+
+def float4_output(name: str, m: int, n: int, log2_splits: int = 0) -> Buffer:
+    """The tiled variants store whole blocks of 32 rows, the other one whole tiles; splits add to it."""
+    block = 32 if is_ordered(name) else 256
+    return output((-(-m // block) * block, n), torch.bfloat16, zero=log2_splits > 0)
+
+
+def launch_float4(
+    name: str, a: Buffer, b: Buffer, scale_a: Buffer, scale_b: Buffer, out: Buffer, log2_splits: int = 0
+) -> Run:
+    """f4gemm, of scales in the order of its instruction."""
+    (m, half), n = a.tensor.shape, out.tensor.shape[1]
+    k, (tile_m, tile_n), depths = 2 * half, float4_tile(name), 1
     arguments = {
-        "C": out, "A": Buffer(a), "B": Buffer(tiled(b, 32, 16)), "SA": Buffer(scale_a), "SB": Buffer(scale_b),
-        "BIAS": Buffer(bias), "M": m, "N": n, "K": k, "PA": k, "PB": k, "PC": n * 2, "KS": splits,
+        "D": out, "A": a, "B": b, "alpha": 1.0, "beta": 0.0, "strideC0": n,
+        "strideA0": k, "strideB0": k, "Mdim": m, "Ndim": n, "Kdim": k, "ScaleA": scale_a, "ScaleB": scale_b,
+        "strideScaleA0": scale_a.tensor.shape[1], "strideScaleB0": scale_b.tensor.shape[1],
     }  # fmt: skip
-    together = {"threads": 1, "workgroups_side_by_side": 64} if splits > 1 else {}
-    run = kernel(name).launch((n // 128 * splits, -(-m // tile), 1), arguments, **together)
-    return _finish(run, out.tensor, reference)
+    if is_ordered(name):
+        arguments["log2_k_split"] = log2_splits
+    if log2_splits:
+        depths = -(-k // (-(-(k >> log2_splits) // 256) * 256))
+    return kernel(name).launch((-(-n // tile_n), -(-m // tile_m), depths), arguments)
 
 
 def float4(name: str, m: int, n: int, k: int, log2_splits: int = 0) -> Result:
     """f4gemm: MXFP4 operands, e8m0 scales for each 32; bf16 out."""
-    ordered = "noBpreShuffle" not in name
-    tile_m, tile_n = (int(part) for part in name.split("_")[-1].removesuffix(".co").split("x"))
     generator = _generator()
 
     def bytes_(low: int, high: int, *shape: int) -> torch.Tensor:
@@ -72,21 +120,11 @@ def float4(name: str, m: int, n: int, k: int, log2_splits: int = 0) -> Result:
 
     a, b = bytes_(0, 256, m, k // 2), bytes_(0, 256, n, k // 2)
     scale_a, scale_b = bytes_(120, 130, m, k // 32), bytes_(120, 130, n, k // 32)
-    scales = [Buffer(tiled_scales(scale)) for scale in (scale_a, scale_b)]
-    # The tiled variants store whole blocks of 32 rows, the other one whole tiles.
-    rows = -(-m // (32 if ordered else 256)) * (32 if ordered else 256)
-    out = output((rows, n), torch.bfloat16, zero=log2_splits > 0)
-    depths = 1
-    arguments = {
-        "D": out, "A": Buffer(a), "B": Buffer(tiled(b) if ordered else b), "alpha": 1.0, "beta": 0.0, "strideC0": n,
-        "strideA0": k, "strideB0": k, "Mdim": m, "Ndim": n, "Kdim": k, "ScaleA": scales[0], "ScaleB": scales[1],
-        "strideScaleA0": scales[0].tensor.shape[1], "strideScaleB0": scales[1].tensor.shape[1],
-    }  # fmt: skip
-    if ordered:
-        arguments["log2_k_split"] = log2_splits
-    if log2_splits:
-        depths = -(-k // (-(-(k >> log2_splits) // 256) * 256))
-    run = kernel(name).launch((-(-n // tile_n), -(-m // tile_m), depths), arguments)
+    scales = (Buffer(tiled_scales(scale)) for scale in (scale_a, scale_b))
+    out = float4_output(name, m, n, log2_splits)
+    run = launch_float4(
+        name, Buffer(a), Buffer(tiled(b) if is_ordered(name) else b), *scales, out, log2_splits
+    )
     return _finish(run, out.tensor[:m], float4_values(a, scale_a) @ float4_values(b, scale_b).T)
 
 
@@ -102,17 +140,37 @@ def _block_scaled(target: str, m: int, n: int, k: int):
     return a, b, scale_a, scale_b, left @ right.T
 
 
-def block_scaled_gfx950(name: str, m: int, n: int, k: int) -> Result:
-    """f8_block_scale_mi350: scales of A for 1 x 128 (transposed), of B for 128 x 128; bf16 out."""
+def launch_block_scaled_gfx950(
+    name: str, a: Buffer, b: Buffer, scale_a: Buffer, scale_b: Buffer, out: Buffer
+) -> Run:
+    """f8_block_scale_mi350, of B in tiles of 16 x 16."""
+    (m, k), n = a.tensor.shape, out.tensor.shape[1]
     tile = int(name.removesuffix(".co").split("_x")[-1])
-    a, b, scale_a, scale_b, reference = _block_scaled("gfx950", m, n, k)
-    out = output((m, n), torch.bfloat16)
     arguments = {
-        "O": out, "X": Buffer(a), "G": Buffer(tiled(b)), "XQ": Buffer(scale_a), "GQ": Buffer(scale_b), "dim": k,
+        "O": out, "X": a, "G": b, "XQ": scale_a, "GQ": scale_b, "dim": k,
         "hdim": n, "batch": m, "eprt": 1, "Xs": k, "GUs": k, "Os": n * 2,
     }  # fmt: skip
-    run = kernel(name).launch((-(-n // 256), -(-m // tile), 1), arguments)
-    return _finish(run, out.tensor, reference)
+    return kernel(name).launch((-(-n // 256), -(-m // tile), 1), arguments)
+
+
+def block_scaled_gfx950(name: str, m: int, n: int, k: int) -> Result:
+    """f8_block_scale_mi350: scales of A for 1 x 128 (transposed), of B for 128 x 128; bf16 out."""
+    a, b, scale_a, scale_b, reference = _block_scaled("gfx950", m, n, k)
+    out = output((m, n), torch.bfloat16)
+    operands = (Buffer(each) for each in (a, tiled(b), scale_a, scale_b))
+    return _finish(launch_block_scaled_gfx950(name, *operands, out), out.tensor, reference)
+
+
+def launch_block_scaled_gfx942(
+    name: str, a: Buffer, b: Buffer, scale_a: Buffer, scale_b: Buffer, out: Buffer
+) -> Run:
+    """flatmm, of B in tiles of 16 x 64."""
+    (m, k), n = a.tensor.shape, out.tensor.shape[1]
+    arguments = {
+        "a_ptr": a, "b_ptr": b, "sa_ptr": scale_a, "sb_ptr": scale_b,
+        "d_f16_ptr": out, "hidden_size": k, "intermediate_size": n, "num_tokens": m,
+    }  # fmt: skip
+    return kernel(name).launch((-(-n // 256), -(-m // 128), 1), arguments)
 
 
 def block_scaled_gfx942(name: str, m: int, n: int, k: int) -> Result:
@@ -120,9 +178,5 @@ def block_scaled_gfx942(name: str, m: int, n: int, k: int) -> Result:
     a, b, scale_a, scale_b, reference = _block_scaled("gfx942", m, n, k)
     flat = b.view(torch.uint8).reshape(n // 16, 16, k // 64, 4, 16).permute(0, 2, 3, 1, 4).reshape(n, k)
     out = output((m, n), torch.float16)
-    arguments = {
-        "a_ptr": Buffer(a), "b_ptr": Buffer(flat), "sa_ptr": Buffer(scale_a), "sb_ptr": Buffer(scale_b.T),
-        "d_f16_ptr": out, "hidden_size": k, "intermediate_size": n, "num_tokens": m,
-    }  # fmt: skip
-    run = kernel(name).launch((-(-n // 256), -(-m // 128), 1), arguments)
-    return _finish(run, out.tensor, reference)
+    operands = (Buffer(each) for each in (a, flat, scale_a, scale_b.T))
+    return _finish(launch_block_scaled_gfx942(name, *operands, out), out.tensor, reference)
