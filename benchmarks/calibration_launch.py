@@ -318,6 +318,23 @@ def _zeroing_us(chip: str, count: float) -> float:
     return of["packet_processing"] / 1e3 + clocks / of["clock_peak"] + count / of["hbm_bandwidth"] / 1e3
 
 
+Memory = Mapping[Operand, tuple[np.ndarray, int]]
+
+
+def allocated(arguments: Arguments) -> Memory:
+    """Memory of every operand."""
+    return {value: value.allocate() for value in arguments.values() if isinstance(value, Operand)}
+
+
+def start(name: str, grid: tuple[int, int, int], arguments: Arguments, memory: Memory) -> None:
+    """Launches one code object in the model that is open."""
+    target = kernel(name)
+    block = (*target.metadata.workgroup, 1, 1)[:3]
+    segment = _segment(name, arguments, {operand: address for operand, (_, address) in memory.items()})
+    regions = {str(index): array for index, (array, _) in enumerate(memory.values())}
+    target.kernel.launch(segment, regions, grid=grid, block=block)
+
+
 def run(
     chip: str,
     name: str,
@@ -327,14 +344,10 @@ def run(
     warm: bool,
 ) -> dict[str, float]:
     """One code object in the cycle model; `warm`: its operands are in the MALL from a launch before."""
-    target = kernel(name)
-    block = (*target.metadata.workgroup, 1, 1)[:3]
-    memory = {value: value.allocate() for value in arguments.values() if isinstance(value, Operand)}
-    segment = _segment(name, arguments, {operand: address for operand, (_, address) in memory.items()})
-    regions = {str(index): array for index, (array, _) in enumerate(memory.values())}
+    memory = allocated(arguments)
     warmth = {"mall_starts_warm": 1.0} if warm else {}
     with hipkittens.timing(chip, values=False, parameters={**warmth, **parameters}) as run:
-        target.kernel.launch(segment, regions, grid=grid, block=block)
+        start(name, grid, arguments, memory)
     (result,) = run.launches
     return {
         "predicted_us": result.microseconds,

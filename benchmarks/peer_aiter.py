@@ -11,6 +11,10 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import calibration_launch
+from calibration_rows import CannotRun, Row
 
 from hipkittens.profiling.peers import Candidate, Unavailable
 from hipkittens.profiling.problems import Problem
@@ -23,6 +27,11 @@ _FORWARD_ROWS = 256  # of a workgroup's tile
 # How P is rounded to bf16 on gfx942: to nearest with ties away from zero, which is the default of AITER's Python package and so the
 # one that counts; with ties to even; towards zero. gfx950 has an instruction for it and one kernel.
 _FORWARD_ROUNDINGS = ("_rtna", "_rtne", "_rtz")
+
+
+# Of its names, what an object of a whole layer's experts is called by what of ours it does; with a stage in one launch each or both.
+_EXPERTS = {"moe_fp8": "_pertokenFp8_g1u1_vs_silu_", "moe_fp8_blocks": "_blockscaleFp8_g1u1_vs_silu_"}
+_ANY_CHIP = {"gfx942": "MI300X", "gfx950": "MI355X"}
 
 
 class AiterPeer:
@@ -39,6 +48,8 @@ class AiterPeer:
             yield from _scaled_matmul_int8(problem, target)
         elif problem.operation == "scaled_matmul_mxfp4":
             yield from _scaled_matmul_mxfp4(problem, target)
+        elif problem.operation in _EXPERTS:
+            yield from _experts(problem, target)
         elif problem.operation == "attention":
             yield from _forward(problem, target)
         elif problem.operation == "attention_backward":
@@ -143,6 +154,43 @@ def _scaled_matmul_mxfp4(problem: Problem, target: str) -> Iterator[Candidate]:
                     name, a, b, *scales, out, splits
                 ),
             )
+
+
+def _experts(problem: Problem, target: str) -> Iterator[Candidate]:
+    """fmoe: both products and the gate in one launch that adds to the result by atomics, of tokens that are quantised and sorted by
+    expert before; the result's zeros, the sort and the quantisation are kernels of their own, which are not counted."""
+    e = problem.extents
+    shape = {
+        "token": e["tokens"], "model_dim": e["features"], "inter_dim": e["inner"], "expert": e["experts"],
+        "topk": e["k"], "block_m": 32, "run_1stage": 1,
+    }  # fmt: skip
+    names = [
+        name
+        for name in wheel.objects()
+        if name.startswith(f"{target}/fmoe/silu/") and _EXPERTS[problem.operation] in name
+    ]
+    found = False
+    for name in sorted(names):
+        chip = _ANY_CHIP[target]
+        row = Row(name, kernel(name).metadata.name, target, chip, 1.0, tuple(shape.items()), "silu")
+        if e["inner"] % int(name.removesuffix(".co").rpartition("x")[2]):
+            continue
+        try:
+            launch = calibration_launch.prepare(row)
+        except CannotRun:
+            continue
+        found = True
+        memory = calibration_launch.allocated(launch.arguments)
+        yield Candidate(
+            f"{name}, without sort, quantisation and zeros",
+            lambda launch=launch, memory=memory: calibration_launch.start(
+                launch.name, launch.grid, launch.arguments, memory
+            ),
+        )
+    if not found:
+        raise Unavailable(
+            "AITER's wheel has no fmoe object for this inner size, which its tiles have to divide"
+        )
 
 
 def _forward(problem: Problem, target: str) -> Iterator[Candidate]:

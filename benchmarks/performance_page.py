@@ -76,6 +76,8 @@ How to read the tables:
 * Products of 8, 6 and 4 bits stand beside AITER's objects (int8 of gfx942, scales of blocks, MXFP4), of which the fastest tile counts,
   with weights in their order and of few rows also with K in four parts, without the zeros that these are added to; and beside the
   Triton kernels of AITER's wheel, at the tiles that it chooses.
+* Layers of experts stand beside AITER's fmoe objects, of which the fastest tile counts. One of them is both products and the gate, and
+  adds to the result by atomics; sorting by expert, quantising tokens and the result's zeros, which are in ours, are not in theirs.
 * Beside softmax, top-k, routers and sorts by experts stand the Triton kernels of AITER's wheel, at the tiles that it chooses. Caches,
   cross entropy, gated activations, quantisation and softmax's derivative have no peer here: nothing that others ship for them is run in
   the model by these tables, neither HIP's and CK's kernels, which would have to be compiled, nor Triton's of quantisation.

@@ -13,7 +13,7 @@ from ..activation import gated_in_torch, in_torch
 from ..experts import moe
 from ..quantization import dtype_of
 from ._expert_sort_checks import drawn_experts
-from ._record import DTYPES, Benchmark, Checks, Example, Parity, ParityProblem
+from ._record import DTYPES, Benchmark, Checks, Example, Parity, ParityProblem, Table
 from ._router_checks import refuse_experts
 
 
@@ -128,7 +128,11 @@ def _bytes(problem, of_weights=2):
     return of_weights * weights + 4.0 * problem["tokens"] * problem["features"]
 
 
-def _benchmark(name: str, heading: str, shapes: str, **options) -> Benchmark:
+_TABLE_SIZES = {"MI300X": (1, 64, 1024), "MI355X": (1, 64, 1024)}
+_TABLE_PEERS = {"aiter": {"MI300X": 1024, "MI355X": 1024}}
+
+
+def _benchmark(name: str, heading: str, shapes: str, tables: tuple[Table, ...] = (), **options) -> Benchmark:
     return Benchmark(
         name,
         example="64x128x8x2048x768",
@@ -140,6 +144,7 @@ def _benchmark(name: str, heading: str, shapes: str, **options) -> Benchmark:
         call=partial(_call, **options),
         refuse=refuse_experts,
         chained=True,
+        tables=tables,
         bits=8 if options else 16,
     )
 
@@ -252,7 +257,20 @@ CHECKS = Checks(
     ],
     benchmarks=(
         _benchmark("moe", "Experts of a layer", "1x128x8x2048x768,64x128x8x2048x768,1024x8x2x4096x14336"),
-        _benchmark("moe_fp8", "Experts of a layer, fp8 with scales of rows", "64x128x8x2048x768", spec="row"),
+        _benchmark(
+            "moe_fp8",
+            "Experts of a layer, fp8 with scales of rows",
+            "64x128x8x2048x768",
+            (
+                Table(
+                    "N tokens to 8 of 128 experts, 2048 features, 768 inside (Qwen3-30B-A3B)",
+                    "{N}x128x8x2048x768",
+                    _TABLE_SIZES,
+                    _TABLE_PEERS,
+                ),
+            ),
+            spec="row",
+        ),
         _benchmark(
             "moe_int8",
             "Experts of a layer, int8 with scales of rows",
@@ -264,6 +282,14 @@ CHECKS = Checks(
             "moe_fp8_blocks",
             "Experts of a layer, fp8 with scales of blocks",
             "64x128x8x2048x768",
+            (
+                Table(
+                    "N tokens to 8 of 256 experts, 7168 features, 256 inside (DeepSeek-V3 on 8 GPUs)",
+                    "{N}x256x8x7168x256",
+                    _TABLE_SIZES,
+                    _TABLE_PEERS,
+                ),
+            ),
             spec="blocks",
         ),
     ),
