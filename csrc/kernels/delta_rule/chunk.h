@@ -21,7 +21,7 @@ struct Span {
     int64_t tokens;
 };
 KITTENS_DEVICE Span span_of(const Sequences& sequences, uint32_t sequence) {
-    if (!sequences.starts) return {sequence, 0, sequences.length};
+    if (__builtin_expect(!sequences.starts, 1)) return {sequence, 0, sequences.length};
     auto* starts = (global<const int32_t>)sequences.starts;
     const int32_t first = starts[sequence];
     return {sequence, first, starts[sequence + 1] - first};

@@ -7,3 +7,6 @@
 #include "reverse.h"
 #include "scan.h"
 #include "step.h"
+
+#define PRELOADS_step 1
+#define PRELOADS_channel_step 1

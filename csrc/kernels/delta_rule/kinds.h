@@ -31,8 +31,8 @@ struct Sequences {
     uint32_t length;  // of each; unused where they are packed
 };
 
-// A wave takes `step_values` columns of a state through all tokens of its sequence.
-inline constexpr int step_values = 32, step_waves = 4;
+// A workgroup takes `step_values` columns of a state through all tokens of its sequence, and each of its waves `step_keys` rows.
+inline constexpr int step_values = 32, step_keys = 32;
 
 struct StepConfig {
     ElementType element;
@@ -40,26 +40,32 @@ struct StepConfig {
     int key;              // largest
     bool value_by_value;  // a state's keys are neighbours in memory; else its values
 };
+constexpr int step_threads(const StepConfig& config) { return 64 * config.key / step_keys; }
 
 struct StepArguments {
-    TokenHeads q, k, v, out, g, beta;
+    // What the first addresses are made of: it comes in registers as far as they go (kernels.h), and the rest in few lines of memory,
+    // with what only results need behind it.
+    Divisor slices, heads;
+    Sequences sequences;
+    Divisor group;
+    TokenHeads k, q, v, g, beta;
     // Null: g is ln of the decay. Else g is x of the decay exp(-exp(a_log) softplus(x + dt_bias)), or of channels, with a lower_bound
     // below 0, exp(lower_bound sigmoid(exp(a_log) (x + dt_bias))).
     const float* a_log;    // of each head
     const float* dt_bias;  // with a_log; of each head, or of each of its channels
-    States initial, final;
     // [sequence][slots_per_sequence]: the slots of each sequence's state; null: its number. With more than one the state after
     // token t goes to slot t, and the sequence continues that of token accepted - 1. What is out of range: no slot.
     const int32_t* slots;
     const int32_t* accepted;  // null: 1
-    Sequences sequences;
-    Divisor heads, group, slices;
+    States initial;
     uint32_t slots_per_sequence, slot_count;
-    uint32_t units;  // waves with work
     uint32_t key, value;
     float scale, beta_factor;
     uint32_t normalize, beta_is_logit, wide_g, wide_beta;  // wide: float32
     float lower_bound;
+    uint32_t padding;
+    TokenHeads out;
+    States final;
 };
 
 // Tokens that become matrix products together.

@@ -55,17 +55,17 @@ const Row<Kind>& row_with_key(int target, uint32_t key, const Matches& matches) 
     throw std::invalid_argument("delta_rule: no kernel has these element types");
 }
 
-// Of step and channel_step; `slices` and `units` are decided here.
+// Of step and channel_step; `slices` is decided here.
 template <class Kind>
 Launch plan_step(int target, ElementType element, ElementType state, bool value_by_value,
                  StepArguments arguments) {
     arguments.slices = divisor_of((arguments.value + step_values - 1) / step_values);
-    arguments.units = arguments.slices.value * arguments.heads.value * arguments.sequences.count;
     const auto& row = row_with_key<Kind>(target, arguments.key, [&](const StepConfig& config) {
         return config.element == element && config.state == state && config.value_by_value == value_by_value;
     });
-    return launch_of("delta_rule", row.name, target, {(arguments.units + step_waves - 1) / step_waves, 1, 1},
-                     64 * step_waves, arguments);
+    return launch_of("delta_rule", row.name, target,
+                     {arguments.slices.value * arguments.heads.value * arguments.sequences.count, 1, 1},
+                     step_threads(row.config), arguments);
 }
 
 // The chunks of `sequences`, at most; `tokens` of each, or of all packed ones together.

@@ -1,62 +1,86 @@
-// kernels/delta_rule/state_slice.h: the columns of a state that a wave has in registers while tokens pass.
+// kernels/delta_rule/state_slice.h: the part of a state that a wave has in registers while tokens pass.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "chunk.h"
 
 namespace hipkittens::delta_rule {
 
-// The 8 x 8 lanes of a wave hold `keys` x 4 elements each of a slice of a state.
+// Each of the 8 x 8 lanes of a wave holds 4 x 4 elements of `step_keys` rows and `step_values` columns of a state.
 template <StepConfig config>
 struct StateSlice {
     using S = typename element_of<config.state>::value;
-    static constexpr int keys = config.key / 8;
 
     int outer, inner;  // of the lane: along the dimension with gaps, and along that of neighbours
-    uint32_t first_value;
-    float at[keys][4];
+    uint32_t first_key, first_value;
+    float at[4][4];
 
-    KITTENS_DEVICE explicit StateSlice(uint32_t slice)
-        : outer(kittens::lane_id() / 8), inner(kittens::lane_id() % 8), first_value(slice * step_values) {}
-    KITTENS_DEVICE uint32_t key(int i) const {
-        return config.value_by_value ? 32 * (i / 4) + 4 * inner + i % 4 : outer * keys + i;
-    }
+    KITTENS_DEVICE StateSlice(uint32_t rows, uint32_t columns)
+        : outer(kittens::lane_id() / 8),
+          inner(kittens::lane_id() % 8),
+          first_key(rows * step_keys),
+          first_value(columns * step_values) {}
+    // The first of the lane's four neighbouring keys, among those of the wave.
+    KITTENS_DEVICE uint32_t keys() const { return 4 * (config.value_by_value ? inner : outer); }
     KITTENS_DEVICE uint32_t value(int j) const {
         return first_value + (config.value_by_value ? outer + 8 * j : 4 * inner + j);
     }
-    // One of the lanes that hold the same values.
-    KITTENS_DEVICE bool is_first_of_values() const { return (config.value_by_value ? inner : outer) == 0; }
-    // Sums over all keys.
-    KITTENS_DEVICE float sum_of_keys(float sum) const {
+    // The lanes share finished sums among them: of each value, one lane has that with the key, and one that with the query.
+    KITTENS_DEVICE bool has_query() const { return config.value_by_value ? inner >= 4 : outer >= 4; }
+    KITTENS_DEVICE uint32_t shared_value() const {
+        return first_value + (config.value_by_value ? outer + 8 * (inner % 4) : 4 * inner + outer % 4);
+    }
+    // Where a float of each shared value stands, so that those of value(0) .. value(3) are neighbours, from `values()` on.
+    KITTENS_DEVICE uint32_t shared_place() const {
+        return values() + (config.value_by_value ? inner : outer) % 4;
+    }
+    KITTENS_DEVICE uint32_t values() const { return 4 * (config.value_by_value ? outer : inner); }
+
+    // Of what each lane has of the sums over keys, with the key and with the query, that over the wave's keys of its shared value.
+    // Lanes exchange the halves that they do not keep.
+    KITTENS_DEVICE float shared_sum(const float (&of_key)[4], const float (&of_query)[4]) const {
+        const int lane = config.value_by_value ? inner : outer;
+        const auto half = [&](int bit, float low, float high, const auto& exchange) {
+            const bool is_high = lane & bit;
+            return (is_high ? high : low) + exchange(is_high ? low : high);
+        };
+        float four_sums[4], two_sums[2];
         if constexpr (config.value_by_value) {
-            return kittens::combine_group(sum, 8, [](float a, float b) { return a + b; });
+#pragma unroll
+            for (int j = 0; j < 4; ++j)
+                four_sums[j] = half(4, of_key[j], of_query[j], kittens::mirror_in_8<float>);
+#pragma unroll
+            for (int j = 0; j < 2; ++j)
+                two_sums[j] =
+                    half(2, four_sums[j], four_sums[j + 2], kittens::permute_in_4<2, 3, 0, 1, float>);
+            return half(1, two_sums[0], two_sums[1], kittens::permute_in_4<1, 0, 3, 2, float>);
         } else {
-            sum += kittens::rotate_in_16<8>(sum);
-            sum += kittens::exchange_16(sum);
-            return sum + kittens::exchange_32(sum);
+#pragma unroll
+            for (int j = 0; j < 4; ++j)
+                four_sums[j] = half(4, of_key[j], of_query[j], kittens::exchange_32<float>);
+#pragma unroll
+            for (int j = 0; j < 2; ++j)
+                two_sums[j] = half(2, four_sums[j], four_sums[j + 2], kittens::exchange_16<float>);
+            return half(1, two_sums[0], two_sums[1], kittens::rotate_in_16<8, float>);
         }
     }
     KITTENS_DEVICE void clear() {
 #pragma unroll
-        for (int i = 0; i < keys; ++i)
+        for (int i = 0; i < 4; ++i)
 #pragma unroll
             for (int j = 0; j < 4; ++j) at[i][j] = 0;
     }
-    // access(i, j, offset in bytes) of each four neighbours: a key's four values, or a value's run of four keys. What is behind the
-    // last key or value is read as zero, and not stored.
+    // access(n, offset in bytes) of each four neighbours: a key's four values, or a value's four keys. What is behind the last key or
+    // value is read as zero, and not stored.
     template <class Access>
     KITTENS_DEVICE void each_four(const StepArguments& arguments, const States& states,
                                   const Access& access) const {
-        // Calculated anew for each state that is stored: otherwise all offsets stay in registers while tokens pass.
-        StateSlice here = *this;
-        kittens::materialize(here.outer);
-        kittens::materialize(here.inner);
         const uint32_t of_key = static_cast<uint32_t>(states.key) * sizeof(S),
                        of_value = static_cast<uint32_t>(states.value) * sizeof(S);
 #pragma unroll
-        for (int n = 0; n < keys; ++n) {
-            const int i = config.value_by_value ? n / 4 * 4 : n, j = config.value_by_value ? n % 4 : 0;
-            const uint32_t k = here.key(i), v = here.value(j);
-            access(i, j, k < arguments.key && v < arguments.value ? k * of_key + v * of_value : beyond);
+        for (int n = 0; n < 4; ++n) {
+            const uint32_t k = first_key + keys() + (config.value_by_value ? 0 : n),
+                           v = value(config.value_by_value ? n : 0);
+            access(n, k < arguments.key && v < arguments.value ? k * of_key + v * of_value : beyond);
         }
     }
     static constexpr uint32_t beyond = 0xf0000000;
@@ -65,21 +89,19 @@ struct StateSlice {
                     (slot * states.slot + head * states.head) * static_cast<int64_t>(sizeof(S)),
                 beyond};
     }
-    KITTENS_DEVICE float& element(int i, int j, int e) {
-        return config.value_by_value ? at[i + e][j] : at[i][e];
-    }
+    KITTENS_DEVICE float& element(int n, int e) { return config.value_by_value ? at[e][n] : at[n][e]; }
     KITTENS_DEVICE void load(const StepArguments& arguments, uint32_t slot, uint32_t head) {
         const kittens::buffer from = memory(arguments.initial, slot, head);
-        each_four(arguments, arguments.initial, [&](int i, int j, uint32_t offset) {
+        each_four(arguments, arguments.initial, [&](int n, uint32_t offset) {
             const auto values = kittens::buffer_load<kittens::vec<S, 4>>(from, offset);
 #pragma unroll
-            for (int e = 0; e < 4; ++e) element(i, j, e) = static_cast<float>(values[e]);
+            for (int e = 0; e < 4; ++e) element(n, e) = static_cast<float>(values[e]);
         });
     }
     KITTENS_DEVICE void store(const StepArguments& arguments, uint32_t slot, uint32_t head) {
         const kittens::buffer to = memory(arguments.final, slot, head);
-        each_four(arguments, arguments.final, [&](int i, int j, uint32_t offset) {
-            const four values = {element(i, j, 0), element(i, j, 1), element(i, j, 2), element(i, j, 3)};
+        each_four(arguments, arguments.final, [&](int n, uint32_t offset) {
+            const four values = {element(n, 0), element(n, 1), element(n, 2), element(n, 3)};
             kittens::buffer_store(__builtin_convertvector(values, kittens::vec<S, 4>), to, offset);
         });
     }

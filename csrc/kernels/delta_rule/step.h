@@ -9,159 +9,193 @@ template <StepConfig config, class Decays>
 struct TokenAfterToken {
     using T = typename element_of<config.element>::value;
     using Slice = StateSlice<config>;
-    static constexpr int threads = 64 * step_waves, waves_per_simd = config.key == 64    ? 4
-                                                                     : config.key == 128 ? 3
-                                                                                         : 1;
-    // Keys, queries, and what decays share.
-    static constexpr int floats_of_wave = 2 * config.key + Decays::shared_floats,
-                         lds_bytes = step_waves * floats_of_wave * 4;
-    static constexpr int loads = config.key / 64;  // elements of k, and of q, of a lane
+    static constexpr int threads = step_threads(config), waves = threads / 64, waves_per_simd = 7;
+    // Of a wave: its keys and queries, its decays, and how its columns change.
+    static constexpr int floats_of_wave = 2 * step_keys + Decays::shared_floats + step_values;
+    // Of all, from one token to the next in two places: the waves' sums over keys for each lane, and over squares and products.
+    static constexpr int floats_of_token = waves * 64 + 2 * waves * 2,
+                         lds_bytes = (waves * floats_of_wave + 2 * floats_of_token) * 4;
 
-    // One head's tokens, one after the other.
-    struct Tokens {
-        const char* data;
-        int64_t step;  // bytes
+    // Where a token's elements of a head begin.
+    KITTENS_DEVICE static const char* first_of(const TokenHeads& heads, const Span& span, int64_t token,
+                                               uint32_t head, int size) {
+        return (const char*)heads.data +
+               (span.sequence * heads.sequence + (span.first + token) * heads.token + head * heads.head) *
+                   size;
+    }
+    // An element in registers as it is in memory, by halves, so that neither its width nor arithmetic is waited for before others are
+    // asked for.
+    struct Raw {
+        uint32_t low, high;
 
-        KITTENS_DEVICE Tokens(const TokenHeads& heads, const Span& span, uint32_t head, int size)
-            : data((const char*)heads.data +
-                   (span.sequence * heads.sequence + span.first * heads.token + head * heads.head) * size),
-              step(heads.token * size) {}
-        template <class V>
-        KITTENS_DEVICE global<V> as() const {
-            return (global<V>)data;
+        KITTENS_DEVICE static Raw load(const char* data, uint32_t index, bool wide) {
+            if constexpr (sizeof(T) == 4) {
+                return {0, ((global<const uint32_t>)data)[index]};
+            } else {
+                const uint32_t halves = wide ? 2 : 1;
+                auto* from = (global<const uint16_t>)data + index * halves;
+                return {from[0], from[halves - 1]};
+            }
         }
-        KITTENS_DEVICE float element(uint32_t column, bool wide) const {
-            return wide ? as<const float>()[column] : static_cast<float>(as<const T>()[column]);
+        KITTENS_DEVICE float value(bool wide) const {
+            if constexpr (sizeof(T) == 4) {
+                return __builtin_bit_cast(float, high);
+            } else {
+                const auto narrow = static_cast<float>(__builtin_bit_cast(T, static_cast<uint16_t>(high)));
+                return wide ? __builtin_bit_cast(float, high << 16 | low) : narrow;
+            }
         }
-        KITTENS_DEVICE void advance() { data += step; }
     };
+    KITTENS_DEVICE static global<const int32_t> slots_of(const StepArguments& arguments, uint32_t sequence) {
+        return (global<const int32_t>)arguments.slots + sequence * arguments.slots_per_sequence;
+    }
+    // Of the state that a sequence continues; what is out of range is none.
+    KITTENS_DEVICE static uint32_t first_slot(const StepArguments& arguments, uint32_t sequence) {
+        const int32_t accepted =
+            arguments.accepted ? ((global<const int32_t>)arguments.accepted)[sequence] : 1;
+        if (accepted < 1 || static_cast<uint32_t>(accepted) > arguments.slots_per_sequence) return ~0u;
+        return static_cast<uint32_t>(slots_of(arguments, sequence)[accepted - 1]);
+    }
+    // Read where they are used: together they are more than there are scalar registers.
+    KITTENS_DEVICE static StepArguments later() { return kittens::reload_arguments<StepArguments>(); }
 
     KITTENS_DEVICE static void run(const StepArguments& arguments, kittens::shared_byte* lds) {
-        const uint32_t unit = kittens::workgroup_id_x() * step_waves + kittens::wave_id();
-        if (unit >= arguments.units) return;
-        const uint32_t of_slices = arguments.slices.quotient(unit),
+        const uint32_t unit = kittens::workgroup_id_x(), of_slices = arguments.slices.quotient(unit),
                        sequence = arguments.heads.quotient(of_slices),
-                       head = of_slices - sequence * arguments.heads.value,
-                       key_head = arguments.group.quotient(head);
-        const int lane = kittens::lane_id();
+                       head = of_slices - sequence * arguments.heads.value;
+        const int lane = kittens::lane_id(), wave = kittens::wave_id();
         const Span span = span_of(arguments.sequences, sequence);
-        Slice slice(unit - of_slices * arguments.slices.value);
+        Slice slice(wave, unit - of_slices * arguments.slices.value);
+        const uint32_t column = slice.shared_value();
+        // Half of the lanes begin with a key's element each, half with a query's.
+        const bool of_query = lane >= step_keys;
+        const uint32_t key = slice.first_key + lane % step_keys;
 
-        auto* slots = (global<const int32_t>)arguments.slots + sequence * arguments.slots_per_sequence;
         uint32_t slot = sequence;
-        if (arguments.slots) {
-            const int32_t accepted =
-                arguments.accepted ? ((global<const int32_t>)arguments.accepted)[sequence] : 1;
-            const bool known =
-                accepted >= 1 && static_cast<uint32_t>(accepted) <= arguments.slots_per_sequence;
-            slot = known ? static_cast<uint32_t>(slots[accepted - 1]) : ~0u;
+        const auto store_result = [&](int64_t token, float result) {
+            const StepArguments results = later();
+            if (wave != 0 || !slice.has_query() || column >= results.value) return;
+            const auto to = first_of(results.out, span, token, head, sizeof(T));
+            ((global<T>)const_cast<char*>(to))[column] = static_cast<T>(result);
+        };
+        const auto load_state = [&] {
+            const StepArguments initial = later();
+            if (initial.initial.data)
+                slice.load(initial, slot, head);
+            else
+                slice.clear();
+        };
+        // With slots for the states after each token, the last one is among them.
+        const auto store_state = [&](const StepArguments& final) {
+            if (final.final.data && final.slots_per_sequence <= 1) slice.store(final, slot, head);
+        };
+        if (span.tokens <= 0) {
+            // A pool keeps its state; a state of its own takes the initial one.
+            if (later().slots) return;
+            load_state();
+            return store_state(later());
         }
-        const bool skipped = arguments.slots && slot >= arguments.slot_count;
-        Tokens out(arguments.out, span, head, sizeof(T));
-        if (skipped) {
-            for (int64_t token = 0; token < span.tokens; ++token, out.advance())
-#pragma unroll
-                for (int j = 0; j < 4; ++j)
-                    if (slice.is_first_of_values() && slice.value(j) < arguments.value)
-                        out.template as<T>()[slice.value(j)] = static_cast<T>(0.0f);
-            return;
-        }
-        if (arguments.initial.data)
-            slice.load(arguments, slot, head);
-        else
-            slice.clear();
-
-        Tokens q(arguments.q, span, key_head, sizeof(T)), k(arguments.k, span, key_head, sizeof(T)),
-            v(arguments.v, span, head, sizeof(T)),
-            g(arguments.g, span, head, arguments.wide_g ? 4 : sizeof(T)),
-            beta(arguments.beta, span, head, arguments.wide_beta ? 4 : sizeof(T));
-        Decays decays(arguments, head);
-        auto* mine = lds + kittens::wave_id() * floats_of_wave * 4;
-        auto* factors = mine + 2 * config.key * 4;
-        for (int64_t token = 0; token < span.tokens; ++token) {
-            float values[4], queries[loads], keys[loads], square_q = 0, square_k = 0, product = 0;
-#pragma unroll
-            for (int n = 0; n < loads; ++n) {
-                const uint32_t column = lane + 64 * n;
-                const bool is_there = column < arguments.key;
-                queries[n] = is_there ? static_cast<float>(q.template as<const T>()[column]) : 0.0f;
-                keys[n] = is_there ? static_cast<float>(k.template as<const T>()[column]) : 0.0f;
-            }
-#pragma unroll
-            for (int j = 0; j < 4; ++j)
-                values[j] = slice.value(j) < arguments.value
-                                ? static_cast<float>(v.template as<const T>()[slice.value(j)])
-                                : 0.0f;
-            decays.load(arguments, g);
-            float rate = beta.element(0, arguments.wide_beta);
-            if (arguments.a_log) decays.pass_gate(arguments);
-            if (arguments.beta_is_logit) rate = kittens::sigmoid<true>(rate).value;
-            rate *= arguments.beta_factor;
-            if (arguments.normalize) {
-#pragma unroll
-                for (int n = 0; n < loads; ++n) {
-                    square_q = __builtin_fmaf(queries[n], queries[n], square_q);
-                    square_k = __builtin_fmaf(keys[n], keys[n], square_k);
-                }
-                const float of_q =
-                    kittens::hardware_reciprocal_square_root(kittens::sum_of_lanes(square_q) + 1e-6f);
-                const float of_k =
-                    kittens::hardware_reciprocal_square_root(kittens::sum_of_lanes(square_k) + 1e-6f);
-#pragma unroll
-                for (int n = 0; n < loads; ++n) queries[n] *= of_q, keys[n] *= of_k;
-            }
-#pragma unroll
-            for (int n = 0; n < loads; ++n) {
-                product = __builtin_fmaf(queries[n], keys[n], product);
-                kittens::lds_write(keys[n], mine + (lane + 64 * n) * 4);
-                kittens::lds_write(queries[n], mine + (config.key + lane + 64 * n) * 4);
-            }
-            decays.share(arguments, factors);
-            product = kittens::sum_of_lanes(product);
-            const float kept = decays.of_state();
-            float from_k[4] = {}, from_q[4] = {}, change[4];
-#pragma unroll
-            for (int i = 0; i < Slice::keys; i += 4) {
-                const four of_k = kittens::lds_read<four>(mine + slice.key(i) * 4),
-                           of_q = kittens::lds_read<four>(mine + (config.key + slice.key(i)) * 4);
-                decays.apply(slice, i, factors);
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-#pragma unroll
-                    for (int j = 0; j < 4; ++j) {
-                        from_k[j] = __builtin_fmaf(slice.at[i + e][j], of_k[e], from_k[j]);
-                        from_q[j] = __builtin_fmaf(slice.at[i + e][j], of_q[e], from_q[j]);
+        Decays decays;
+        StepArguments final{};
+        auto* mine = lds + wave * floats_of_wave * 4;
+        auto* factors = mine + 2 * step_keys * 4;
+        auto* changes = factors + Decays::shared_floats * 4;
+        auto* sums = lds + waves * floats_of_wave * 4;
+        int64_t token = 0;
+#pragma clang loop unroll(disable)
+        do {
+            const StepArguments inputs = later();
+            const bool has_key = key < inputs.key;
+            const uint32_t key_head = inputs.group.quotient(head);
+            const auto first = [&](const TokenHeads& heads, uint32_t head, bool wide) {
+                return first_of(heads, span, token, head, wide ? 4 : sizeof(T));
+            };
+            const char *k = first(inputs.k, key_head, false), *q = first(inputs.q, key_head, false);
+            auto* keys_or_queries = (global<const T>)(of_query ? q : k);
+            const T given = keys_or_queries[has_key ? key : 0],
+                    value =
+                        ((global<const T>)first(inputs.v, head, false))[column < inputs.value ? column : 0];
+            const Raw g = Raw::load(first(inputs.g, head, inputs.wide_g), Decays::element(has_key ? key : 0),
+                                    inputs.wide_g),
+                      beta = Raw::load(first(inputs.beta, head, inputs.wide_beta), 0, inputs.wide_beta);
+            // Behind what is small: loads return in order.
+            if (__builtin_expect(token == 0, 1)) {
+                decays.load_gate(later(), head, has_key ? key : 0);
+                if (later().slots) {
+                    slot = first_slot(later(), sequence);
+                    if (slot >= later().slot_count) {
+                        for (int64_t each = 0; each < span.tokens; ++each) store_result(each, 0.0f);
+                        return;
                     }
                 }
+                load_state();
+                final = later();  // while the state is on its way
             }
+            const StepArguments how = later();
+            const float element = has_key ? static_cast<float>(given) : 0.0f;
+            kittens::lds_write(element, mine + lane * 4);
+            float logarithm = g.value(how.wide_g), rate = beta.value(how.wide_beta);
+            if (how.a_log) logarithm = decays.pass_gate(how, logarithm);
+            if (how.beta_is_logit) rate = kittens::sigmoid<true>(rate).value;
+            rate *= how.beta_factor;
+            decays.share(logarithm, factors);
+            const float kept = decays.of_state(logarithm);
+            const four keys = kittens::lds_read<four>(mine + slice.keys() * 4),
+                       queries = kittens::lds_read<four>(mine + (step_keys + slice.keys()) * 4);
+            const auto sum_of_half = [](float x) {
+                x = kittens::sum_of_16_lanes(x);
+                return x + kittens::exchange_16(x);
+            };
+            kittens::vec<float, 2> of_wave = {sum_of_half(element * element),
+                                              sum_of_half(element * kittens::exchange_32(element))};
+            auto* norms = sums + waves * 64 * 4;
+            if (lane % step_keys == 0)
+                kittens::lds_write(of_wave, norms + (lane / step_keys * waves + wave) * 8);
+
+            decays.apply(slice, factors);
+            float from_k[4] = {}, from_q[4] = {};
 #pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                const float seen = kept * slice.sum_of_keys(from_k[j]);
-                change[j] = rate * (values[j] - seen);
-                const float result =
-                    arguments.scale * __builtin_fmaf(kept, slice.sum_of_keys(from_q[j]), product * change[j]);
-                if (slice.is_first_of_values() && slice.value(j) < arguments.value)
-                    out.template as<T>()[slice.value(j)] = static_cast<T>(result);
+            for (int i = 0; i < 4; ++i)
+#pragma unroll
+                for (int j = 0; j < 4; ++j) {
+                    from_k[j] = __builtin_fmaf(slice.at[i][j], keys[i], from_k[j]);
+                    from_q[j] = __builtin_fmaf(slice.at[i][j], queries[i], from_q[j]);
+                }
+            kittens::lds_write(slice.shared_sum(from_k, from_q), sums + (wave * 64 + lane) * 4);
+            kittens::barrier();
+            float sum = 0, square = 0, product = 0;
+            const int side = slice.has_query() ? waves : 0;
+#pragma unroll
+            for (int n = 0; n < waves; ++n) {
+                sum += kittens::lds_read<float>(sums + (n * 64 + lane) * 4);
+                const auto of_other = kittens::lds_read<kittens::vec<float, 2>>(norms + (side + n) * 8);
+                square += of_other[0];
+                product += of_other[1];
             }
+            // Keys and queries stay as they are; what makes unit vectors of them is a factor of sums.
+            const float norm =
+                how.normalize ? kittens::hardware_reciprocal_square_root(square + 1e-6f) : 1.0f;
+            sum *= kept * norm;
+            if (!slice.has_query())
+                kittens::lds_write(rate * (static_cast<float>(value) - sum) * norm,
+                                   changes + slice.shared_place() * 4);
+            const four change = kittens::lds_read<four>(changes + slice.values() * 4);
+            const float own_change = kittens::lds_read<float>(changes + slice.shared_place() * 4);
+            store_result(token, how.scale * __builtin_fmaf(product * norm, own_change, sum));
 #pragma unroll
-            for (int i = 0; i < Slice::keys; i += 4) {
-                const four of_k = kittens::lds_read<four>(mine + slice.key(i) * 4);
+            for (int i = 0; i < 4; ++i)
 #pragma unroll
-                for (int e = 0; e < 4; ++e)
-#pragma unroll
-                    for (int j = 0; j < 4; ++j)
-                        slice.at[i + e][j] = __builtin_fmaf(of_k[e], change[j], kept * slice.at[i + e][j]);
+                for (int j = 0; j < 4; ++j)
+                    slice.at[i][j] = __builtin_fmaf(keys[i], change[j], kept * slice.at[i][j]);
+            if (how.slots_per_sequence > 1 && token < how.slots_per_sequence) {
+                const StepArguments final = later();
+                const uint32_t after = static_cast<uint32_t>(slots_of(final, sequence)[token]);
+                if (after < final.slot_count) slice.store(final, after, head);
             }
-            if (arguments.slots_per_sequence > 1 && token < arguments.slots_per_sequence) {
-                const uint32_t after = static_cast<uint32_t>(slots[token]);
-                if (after < arguments.slot_count) slice.store(arguments, after, head);
-            }
-            q.advance(), k.advance(), v.advance(), g.advance(), beta.advance(), out.advance();
-        }
-        // Without tokens a pool keeps its state; a state of its own takes the initial one.
-        if (arguments.final.data && arguments.slots_per_sequence <= 1 &&
-            (span.tokens > 0 || !arguments.slots))
-            slice.store(arguments, slot, head);
+            // One wave may write the next token's sums while another reads this one's.
+            sums = lds + waves * floats_of_wave * 4 + (token % 2 ? 0 : floats_of_token * 4);
+        } while (++token < span.tokens);
+        store_state(final);
     }
 };
 

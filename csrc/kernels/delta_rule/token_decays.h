@@ -22,69 +22,48 @@ KITTENS_DEVICE float gated_logarithm(float x, float rate, float lower_bound) {
 template <StepConfig config>
 struct HeadDecay {
     static constexpr int shared_floats = 0;
-    float rate, bias;  // of the gate
-    float logarithm;
+    float log_rate = 0, bias = 0;  // of the gate
 
-    KITTENS_DEVICE HeadDecay(const StepArguments& arguments, uint32_t head)
-        : rate(arguments.a_log ? -kittens::exponential<true>(((global<const float>)arguments.a_log)[head])
-                               : 0.0f),
-          bias(arguments.a_log ? ((global<const float>)arguments.dt_bias)[head] : 0.0f) {}
-    template <class Tokens>
-    KITTENS_DEVICE void load(const StepArguments& arguments, const Tokens& g) {
-        logarithm = g.element(0, arguments.wide_g);
+    KITTENS_DEVICE void load_gate(const StepArguments& arguments, uint32_t head, uint32_t) {
+        if (!arguments.a_log) return;
+        log_rate = ((global<const float>)arguments.a_log)[head];
+        bias = ((global<const float>)arguments.dt_bias)[head];
     }
-    KITTENS_DEVICE void pass_gate(const StepArguments&) { logarithm = rate * softplus(logarithm + bias); }
-    KITTENS_DEVICE void share(const StepArguments&, kittens::shared_byte*) const {}
-    KITTENS_DEVICE float of_state() const { return decay(logarithm); }
-    KITTENS_DEVICE static void apply(StateSlice<config>&, int, kittens::shared_byte*) {}
+    // Of the lane, among the elements of g.
+    KITTENS_DEVICE static uint32_t element(uint32_t) { return 0; }
+    KITTENS_DEVICE float pass_gate(const StepArguments&, float x) const {
+        return -kittens::exponential<true>(log_rate) * softplus(x + bias);
+    }
+    KITTENS_DEVICE static void share(float, kittens::shared_byte*) {}
+    KITTENS_DEVICE static float of_state(float logarithm) { return decay(logarithm); }
+    KITTENS_DEVICE static void apply(StateSlice<config>&, kittens::shared_byte*) {}
 };
 
-// One of each key, which a lane calculates of its elements of k and shares with the wave through LDS.
+// One of each key, which two lanes calculate and share with the wave through LDS.
 template <StepConfig config>
 struct ChannelDecays {
-    static constexpr int shared_floats = config.key, count = config.key / 64;
-    float rate, biases[count];
-    float logarithms[count];
+    static constexpr int shared_floats = step_keys;
+    float log_rate = 0, bias = 0;
 
-    KITTENS_DEVICE ChannelDecays(const StepArguments& arguments, uint32_t head)
-        : rate(arguments.a_log ? -kittens::exponential<true>(((global<const float>)arguments.a_log)[head])
-                               : 0.0f) {
-        each([&](int n, uint32_t column) {
-            biases[n] = arguments.a_log && column < arguments.key
-                            ? ((global<const float>)arguments.dt_bias)[head * arguments.key + column]
-                            : 0.0f;
-        });
+    KITTENS_DEVICE void load_gate(const StepArguments& arguments, uint32_t head, uint32_t key) {
+        if (!arguments.a_log) return;
+        log_rate = ((global<const float>)arguments.a_log)[head];
+        bias = ((global<const float>)arguments.dt_bias)[head * arguments.key + key];
     }
-    template <class Visit>
-    KITTENS_DEVICE static void each(const Visit& visit) {
+    KITTENS_DEVICE static uint32_t element(uint32_t key) { return key; }
+    KITTENS_DEVICE float pass_gate(const StepArguments& arguments, float x) const {
+        return gated_logarithm(x + bias, -kittens::exponential<true>(log_rate), arguments.lower_bound);
+    }
+    KITTENS_DEVICE static void share(float logarithm, kittens::shared_byte* factors) {
+        kittens::lds_write(decay(logarithm), factors + kittens::lane_id() % step_keys * 4);
+    }
+    KITTENS_DEVICE static float of_state(float) { return 1.0f; }
+    KITTENS_DEVICE static void apply(StateSlice<config>& slice, kittens::shared_byte* factors) {
+        const four of_keys = kittens::lds_read<four>(factors + slice.keys() * 4);
 #pragma unroll
-        for (int n = 0; n < count; ++n) visit(n, kittens::lane_id() + 64 * n);
-    }
-    template <class Tokens>
-    KITTENS_DEVICE void load(const StepArguments& arguments, const Tokens& g) {
-        each([&](int n, uint32_t column) {
-            logarithms[n] = column < arguments.key ? g.element(column, arguments.wide_g) : 0.0f;
-        });
-    }
-    KITTENS_DEVICE void pass_gate(const StepArguments& arguments) {
-        each([&](int n, uint32_t) {
-            logarithms[n] = gated_logarithm(logarithms[n] + biases[n], rate, arguments.lower_bound);
-        });
-    }
-    // Behind the last key the state has zeros, and any number does.
-    KITTENS_DEVICE void share(const StepArguments& arguments, kittens::shared_byte* factors) const {
-        each([&](int n, uint32_t column) {
-            kittens::lds_write(column < arguments.key ? decay(logarithms[n]) : 1.0f, factors + column * 4);
-        });
-    }
-    KITTENS_DEVICE static float of_state() { return 1.0f; }
-    // To keys i .. i + 3 of the lane.
-    KITTENS_DEVICE static void apply(StateSlice<config>& slice, int i, kittens::shared_byte* factors) {
-        const four of_keys = kittens::lds_read<four>(factors + slice.key(i) * 4);
+        for (int i = 0; i < 4; ++i)
 #pragma unroll
-        for (int e = 0; e < 4; ++e)
-#pragma unroll
-            for (int j = 0; j < 4; ++j) slice.at[i + e][j] *= of_keys[e];
+            for (int j = 0; j < 4; ++j) slice.at[i][j] *= of_keys[i];
     }
 };
 
