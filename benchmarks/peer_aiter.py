@@ -29,7 +29,7 @@ _FORWARD_ROWS = 256  # of a workgroup's tile
 _FORWARD_ROUNDINGS = ("_rtna", "_rtne", "_rtz")
 
 
-# Of its names, what an object of a whole layer's experts is called by what of ours it does; with a stage in one launch each or both.
+# What the names of AITER's objects that do a whole layer of experts contain, by operation.
 _EXPERTS = {"moe_fp8": "_pertokenFp8_g1u1_vs_silu_", "moe_fp8_blocks": "_blockscaleFp8_g1u1_vs_silu_"}
 _ANY_CHIP = {"gfx942": "MI300X", "gfx950": "MI355X"}
 
@@ -40,22 +40,10 @@ class AiterPeer:
             raise Unavailable(
                 f"needs AITER's code objects: pip install --no-deps {wheel.DISTRIBUTION}=={wheel.VERSION}"
             )
-        if problem.operation == "gemm":
-            yield from _gemm(problem, target)
-        elif problem.operation == "scaled_matmul_blocks":
-            yield from _scaled_matmul_blocks(problem, target)
-        elif problem.operation == "scaled_matmul_int8":
-            yield from _scaled_matmul_int8(problem, target)
-        elif problem.operation == "scaled_matmul_mxfp4":
-            yield from _scaled_matmul_mxfp4(problem, target)
-        elif problem.operation in _EXPERTS:
-            yield from _experts(problem, target)
-        elif problem.operation == "attention":
-            yield from _forward(problem, target)
-        elif problem.operation == "attention_backward":
-            yield from _backward(problem, target)
-        else:
+        candidates = _CANDIDATES.get(problem.operation)
+        if candidates is None:
             raise Unavailable(f"no code object of {problem.operation} is launched here")
+        yield from candidates(problem, target)
 
     def measured(self, problem: Problem) -> Callable[[], object]:
         raise Unavailable("AITER is modelled only: its own Python package measures it on a GPU")
@@ -156,7 +144,7 @@ def _scaled_matmul_mxfp4(problem: Problem, target: str) -> Iterator[Candidate]:
             )
 
 
-def _experts(problem: Problem, target: str) -> Iterator[Candidate]:
+def _moe_fp8(problem: Problem, target: str) -> Iterator[Candidate]:
     """fmoe: both products and the gate in one launch that adds to the result by atomics, of tokens that are quantised and sorted by
     expert before; the result's zeros, the sort and the quantisation are kernels of their own, which are not counted."""
     e = problem.extents
@@ -193,7 +181,7 @@ def _experts(problem: Problem, target: str) -> Iterator[Candidate]:
         )
 
 
-def _forward(problem: Problem, target: str) -> Iterator[Candidate]:
+def _attention(problem: Problem, target: str) -> Iterator[Candidate]:
     e = problem.extents
     if e["D"] != 128:
         raise Unavailable(f"AITER's wheel has attention forward for heads of 128, not {e['D']}")
@@ -225,7 +213,7 @@ def _forward(problem: Problem, target: str) -> Iterator[Candidate]:
         )
 
 
-def _backward(problem: Problem, target: str) -> Iterator[Candidate]:
+def _attention_backward(problem: Problem, target: str) -> Iterator[Candidate]:
     """The main kernel, and dq_shuffle where dQ is added up in 16 bits. Row sums of dO * O, the conversion of a 32-bit dQ, and
     the sum of dK and dV over the query heads of a group are kernels that the wheel does not have."""
     e = problem.extents
@@ -249,6 +237,19 @@ def _backward(problem: Problem, target: str) -> Iterator[Candidate]:
             f"{name}, without row sums and conversions",
             lambda name=name: launch_batch(name, q, k, v, d_out, lse, sums_of_rows),
         )
+
+
+_moe_fp8_blocks = _moe_fp8
+_CANDIDATES = {
+    "attention": _attention,
+    "attention_backward": _attention_backward,
+    "gemm": _gemm,
+    "moe_fp8": _moe_fp8,
+    "moe_fp8_blocks": _moe_fp8_blocks,
+    "scaled_matmul_blocks": _scaled_matmul_blocks,
+    "scaled_matmul_int8": _scaled_matmul_int8,
+    "scaled_matmul_mxfp4": _scaled_matmul_mxfp4,
+}
 
 
 def peer() -> AiterPeer:

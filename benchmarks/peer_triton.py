@@ -140,6 +140,9 @@ def _scaled_matmul_rows(problem: Problem, device: str, m: int, n: int, k: int) -
     return [Candidate("AITER's gemm_a8w8", call)]
 
 
+_scaled_matmul_int8 = _scaled_matmul_rows
+
+
 def _scaled_matmul_blocks(device: str, m: int, n: int, k: int) -> list[Candidate]:
     """AITER's gemm_a8w8_blockscale."""
     product = aiter_triton.module("gemm_a8w8_blockscale").gemm_a8w8_blockscale
