@@ -372,6 +372,7 @@ uint64_t extent(const uint8_t* file) {
     std::memcpy(&header, file, sizeof header);
     uint64_t end = sizeof header;
     const auto include = [&](uint64_t offset, uint64_t bytes) {
+        if (bytes == 0) return;  // wherever it is said to be: a table without entries may lie beyond the file
         if (offset > max_file_bytes || bytes > max_file_bytes) {
             throw Error("the headers name a part at " + hexadecimal(offset) + " of " + std::to_string(bytes) +
                             " bytes",
