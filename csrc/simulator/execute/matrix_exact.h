@@ -278,7 +278,9 @@ void multiply_exact_bytes(const MatrixOperands& operands) {
                 c = load_vector<MatrixFloats>(sums);
             }
             for (int first = 0; first < depth; first += group) {
-                MatrixInts sum[2], exponent[2];
+                // Unsigned: the products of an infinity or NaN, whose sum nobody looks at, may overflow.
+                MatrixBits sum[2];
+                MatrixInts exponent[2];
                 for (int parity = 0; parity < 2; ++parity) {
                     MatrixInts largest = MatrixInts{} + 2 * no_exponent;
 #pragma GCC unroll 8
@@ -288,18 +290,18 @@ void multiply_exact_bytes(const MatrixOperands& operands) {
                     }
                     exponent[parity] = larger(largest, MatrixInts{} - 126);  // of a zero product
                     const MatrixFloats scale = power_of_two(24 - larger(largest, MatrixInts{} - 100));
-                    sum[parity] = MatrixInts{};
+                    sum[parity] = MatrixBits{};
 #pragma GCC unroll 8
                     for (int k = first + parity; k < first + group; k += 2) {
                         const MatrixFloats product =
                             load_vector<MatrixFloats>(b + k * size + column) * a[k * size + row];
-                        sum[parity] += __builtin_convertvector(product * scale, MatrixInts);
+                        sum[parity] += (MatrixBits) __builtin_convertvector(product * scale, MatrixInts);
                     }
                 }
                 const MatrixInts top = larger(exponent[0], exponent[1]), most = MatrixInts{} + 31;
-                const MatrixInts even = sum[0] >> -larger(exponent[0] - top, -most);
-                const MatrixInts odd = sum[1] >> -larger(exponent[1] - top, -most);
-                c = add_to_c<true>(even + odd, top, c);
+                const MatrixInts even = (MatrixInts)sum[0] >> -larger(exponent[0] - top, -most);
+                const MatrixInts odd = (MatrixInts)sum[1] >> -larger(exponent[1] - top, -most);
+                c = add_to_c<true>((MatrixInts)((MatrixBits)even + (MatrixBits)odd), top, c);
             }
             store_vector(d_place(operands, vgpr, lane), canonical_nan(c));
         }
