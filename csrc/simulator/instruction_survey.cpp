@@ -28,7 +28,7 @@ struct Tally {
 class Judge {
   public:
     bool has_meaning(const isa::Instruction& instruction) {
-        if (!builder_ || builder_->constant_values().size() > StepBuilder::max_constant_rows / 2) {
+        if (!builder_ || builder_->constant_values().size() > 256) {
             builder_.emplace(settings_, 512, 256);
         }
         builder_->steps().clear();

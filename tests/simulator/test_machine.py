@@ -310,3 +310,17 @@ def test_a_fault_names_the_call_that_was_inlined_from_another_folder(target, tmp
     line = (PREAMBLE + source).split("\n").index("    put_at(p, thread_id() + 5);") + 1
     with pytest.raises(SimulatorError, match=rf"words/inner\.h:1, called from .*kernel\.cpp:{line}\)"):
         Module(code, target).kernel("wild").launch(pointers(out), {"out": out})
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("settings", [{"threads": 1}, {"threads": 1, "poison": 1}])
+def test_a_kernel_may_have_any_number_of_constants(target, settings):
+    """As kernels have that a compiler unrolled: each literal here is another one. The second workgroup finds them whole, too."""
+    literals = [0x10000 + 0x3457 * i for i in range(1500)]
+    adds = "".join(f'asm volatile("v_add_u32_e32 %0, {literal:#x}, %0" : "+v"(sum));' for literal in literals)
+    source = f'extern "C" __global__ void literals(uint* out) {{ uint sum = thread_id(); {adds} out[workgroup_id() * 64 + thread_id()] = sum; }}'
+    out = np.zeros(128, np.uint32)
+    Module(compile_hip(source, target), target).kernel("literals").launch(
+        pointers(out), {"out": out}, grid=[2], block=[64], **settings
+    )
+    assert (out == np.tile(np.arange(64), 2) + sum(literals) % 2**32).all()

@@ -14,8 +14,8 @@ using isa::Encoding;
 using isa::Opcode;
 
 uint32_t register_at(uint32_t wave_offset) {
-    if (wave_offset < layout::constants) return (wave_offset - layout::scalars) / layout::scalar_row_bytes;
-    return first_vector + (wave_offset - StepBuilder::vectors) / layout::vector_row_bytes;
+    if (wave_offset < layout::vectors) return (wave_offset - layout::scalars) / layout::scalar_row_bytes;
+    return first_vector + (wave_offset - layout::vectors) / layout::vector_row_bytes;
 }
 
 std::string register_name(uint32_t number, uint32_t accum_offset) {

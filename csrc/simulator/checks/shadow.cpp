@@ -55,8 +55,7 @@ void begin_wave(Wave* wave, uint32_t defined_sgprs) {
     shadow.unwritten_scratch.clear();
     const uint32_t checkers = wave->workgroup->shadow->plan->checkers;
     if (checkers & initcheck) {
-        const uint32_t vectors = (wave->workgroup->dispatch->program->wave_bytes - StepBuilder::vectors) /
-                                 layout::vector_row_bytes;
+        const uint32_t vectors = wave->workgroup->dispatch->program->vgprs;
         for (uint32_t number = defined_sgprs; number < isa::code::flat_scratch_lo; ++number)
             shadow.undefined[number / 64] |= uint64_t{1} << number % 64;
         shadow.undefined[isa::code::m0 / 64] |= uint64_t{1} << isa::code::m0 % 64;

@@ -30,7 +30,7 @@ void SourceRegisters::visit(const Wave& wave, Visit visit) {
             const uint32_t number = word.word * 64 + static_cast<uint32_t>(std::countr_zero(bits));
             const bool is_vector = number >= checks::first_vector;
             const uint32_t offset =
-                is_vector ? StepBuilder::vectors + (number - checks::first_vector) * layout::vector_row_bytes
+                is_vector ? layout::vectors + (number - checks::first_vector) * layout::vector_row_bytes
                           : layout::scalar(number);
             visit(number, is_vector ? lanes : 1, reinterpret_cast<const uint32_t*>(at(&wave, offset)));
         }

@@ -29,7 +29,7 @@ std::span<uint8_t> vector_registers(Wave& wave, uint32_t first, uint32_t count) 
                                 std::to_string(uint64_t{first} + count - 1) + "; the kernel has " +
                                 std::to_string(all));
     }
-    return {at(&wave, StepBuilder::vectors + first * layout::vector_row_bytes),
+    return {at(&wave, layout::vectors + first * layout::vector_row_bytes),
             size_t{count} * layout::vector_row_bytes};
 }
 

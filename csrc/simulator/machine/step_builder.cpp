@@ -33,7 +33,10 @@ const std::vector<uint32_t>& StepBuilder::constant_values() const { return state
 void StepBuilder::set_constant_values(const std::vector<uint32_t>& values) {
     state_->constant_values = values;
 }
-uint32_t StepBuilder::wave_bytes() const { return vectors + state_->vgprs * layout::vector_row_bytes; }
+uint32_t StepBuilder::wave_bytes() const {
+    return layout::constants(state_->vgprs) +
+           static_cast<uint32_t>(state_->constant_values.size()) * layout::scalar_row_bytes;
+}
 
 uint32_t StepBuilder::offset_of(uint16_t code) const {
     if (code < 128) return layout::scalar(code);
@@ -44,19 +47,18 @@ uint32_t StepBuilder::offset_of(uint16_t code) const {
     } else {
         throw std::logic_error("operand " + std::to_string(code) + " has no register row");
     }
-    return vectors + code * layout::vector_row_bytes;
+    return layout::vectors + code * layout::vector_row_bytes;
 }
 
 uint32_t StepBuilder::constant(uint32_t value) {
     auto& values = state_->constant_values;
     auto found = std::find(values.begin(), values.end(), value);
     if (found == values.end()) {
-        if (values.size() == max_constant_rows)
-            throw std::runtime_error("a kernel with more than 512 distinct constants");
         values.push_back(value);
         found = values.end() - 1;
     }
-    return layout::constants + static_cast<uint32_t>(found - values.begin()) * layout::scalar_row_bytes;
+    return layout::constants(state_->vgprs) +
+           static_cast<uint32_t>(found - values.begin()) * layout::scalar_row_bytes;
 }
 
 uint32_t StepBuilder::constant64(uint64_t value) {
@@ -64,11 +66,10 @@ uint32_t StepBuilder::constant64(uint64_t value) {
     auto& values = state_->constant_values;
     auto found = std::search(values.begin(), values.end(), pair, pair + 2);
     if (found == values.end()) {
-        if (values.size() + 2 > max_constant_rows)
-            throw std::runtime_error("a kernel with more than 512 distinct constants");
         found = values.insert(values.end(), pair, pair + 2);
     }
-    return layout::constants + static_cast<uint32_t>(found - values.begin()) * layout::scalar_row_bytes;
+    return layout::constants(state_->vgprs) +
+           static_cast<uint32_t>(found - values.begin()) * layout::scalar_row_bytes;
 }
 
 namespace {

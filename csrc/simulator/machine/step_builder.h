@@ -54,8 +54,6 @@ class StepBuilder {
     const std::vector<uint32_t>& constant_values() const;
     void set_constant_values(const std::vector<uint32_t>& values);  // those of a finished program
     uint32_t wave_bytes() const;
-    static constexpr uint32_t max_constant_rows = 512;
-    static constexpr uint32_t vectors = layout::constants + max_constant_rows * layout::scalar_row_bytes;
 
   private:
     struct State;

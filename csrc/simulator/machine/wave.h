@@ -24,8 +24,8 @@ enum class WaveStatus : uint8_t { ready, at_barrier, yielded, ended, faulted };
 //
 //   scratch rows   16 x 256 B   operands after modifiers (neg, abs, DPP, SDWA, op_sel), results before clamp
 //   scalar rows   128 x  64 B   s0..s101, vcc, m0, exec, ...: each dword repeated 16 times
-//   constant rows   n x  64 B   inline constants and literals of this kernel, repeated 16 times
 //   vector rows     n x 256 B   v0.., then the AGPRs: one dword per lane
+//   constant rows   n x  64 B   inline constants and literals of this kernel, repeated 16 times
 //
 // A scalar is kept as a 64-byte broadcast row so that one handler serves an operand that is a VGPR, an SGPR
 // or a constant alike: quarter q of an operand (lanes 16q..16q+15) lives at offset + q * stride, stride 64 or
@@ -59,7 +59,9 @@ inline constexpr uint32_t scalar_row_bytes = 64, vector_row_bytes = 256;
 inline constexpr uint32_t scratch = (sizeof(Wave) + 255) / 256 * 256;
 inline constexpr uint32_t scratch_rows = 16;
 inline constexpr uint32_t scalars = scratch + scratch_rows * vector_row_bytes;
-inline constexpr uint32_t constants = scalars + 128 * scalar_row_bytes;
+inline constexpr uint32_t vectors = scalars + 128 * scalar_row_bytes;
+// Behind the vector registers: a kernel has as many as it was allocated, and constants without a limit.
+constexpr uint32_t constants(uint32_t vgprs) { return vectors + vgprs * vector_row_bytes; }
 constexpr uint32_t scalar(uint32_t code) { return scalars + code * scalar_row_bytes; }
 inline constexpr uint32_t vcc = scalar(isa::code::vcc_lo), m0 = scalar(isa::code::m0),
                           exec = scalar(isa::code::exec_lo);

@@ -58,8 +58,8 @@ WorkgroupSlot::WorkgroupSlot(const Dispatch& dispatch, const code_object::Kernel
         wave->private_bytes = kernel.private_bytes;
         const auto& constants = dispatch.program->constant_values;
         for (size_t row = 0; row < constants.size(); ++row) {
-            write_scalar(wave, layout::constants + static_cast<uint32_t>(row) * layout::scalar_row_bytes,
-                         constants[row]);
+            const uint32_t first = layout::constants(dispatch.program->vgprs);
+            write_scalar(wave, first + static_cast<uint32_t>(row) * layout::scalar_row_bytes, constants[row]);
         }
         workgroup.waves.push_back(wave);
     }
@@ -95,8 +95,7 @@ void WorkgroupSlot::initialise_registers(Wave* wave, uint32_t first_work_item) {
     drop_pending(wave);
     if (dispatch_.settings.poison) {
         fill(at(wave, layout::scalars), 104 * layout::scalar_row_bytes, poison_pattern);
-        fill(at(wave, StepBuilder::vectors), dispatch_.program->wave_bytes - StepBuilder::vectors,
-             poison_pattern);
+        fill(at(wave, layout::vectors), dispatch_.program->vgprs * layout::vector_row_bytes, poison_pattern);
         if (kernel_.private_bytes)
             fill(wave->scratch_memory, size_t{kernel_.private_bytes} * 64, poison_pattern);
     }
@@ -154,7 +153,7 @@ void WorkgroupSlot::initialise_registers(Wave* wave, uint32_t first_work_item) {
     checks::begin_wave(wave, next);
 
     // v0 holds the work-item ids packed in ten bits each (gfx90a and later).
-    uint32_t* v0 = reinterpret_cast<uint32_t*>(at(wave, StepBuilder::vectors));
+    uint32_t* v0 = reinterpret_cast<uint32_t*>(at(wave, layout::vectors));
     const uint32_t* size = dispatch_.workgroup_size;
     for (uint32_t lane = 0; lane < 64; ++lane) {
         const uint32_t item = first_work_item + lane;
