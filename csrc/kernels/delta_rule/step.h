@@ -9,7 +9,8 @@ template <StepConfig config, class Decays>
 struct TokenAfterToken {
     using T = typename element_of<config.element>::value;
     using Slice = StateSlice<config>;
-    static constexpr int threads = step_threads(config), waves = threads / 64, waves_per_simd = 7;
+    static constexpr int threads = step_threads(config), waves = threads / 64,
+                         waves_per_simd = config.key == 256 ? 6 : 7;
     // Of a wave: its keys and queries, its decays, and how its columns change.
     static constexpr int floats_of_wave = 2 * step_keys + Decays::shared_floats + step_values;
     // Of all, from one token to the next in two places: the waves' sums over keys for each lane, and over squares and products.
