@@ -13,7 +13,7 @@ from typing import Any
 
 from hipkittens.profiling.model_error import Cell
 
-# As `hipkittens bench` names them; products of other number formats have benchmarks of their own
+# As `hipkittens bench` names them; products of other number formats have benchmarks of their own.
 OPERATIONS = {
     "f4gemm": "scaled_matmul_mxfp4",
     "bf16gemm": "gemm",

@@ -21,12 +21,18 @@ _ON_BOTH = {"MI325X": (1024, 4096, 8192), "MI355X": (1024, 4096, 8192, 16384)}
 _LARGE = {"MI355X": (4096, 8192)}
 
 
-def _call(problem, device, format="fp8", by_rows=False, in_codes=False):
+def _call(problem, device, format="fp8", scales="tensor", in_codes=False):
+    """Of 8 bits, e4m3 of the target or int8, with scales of 1 of each tensor, row and column ("row"), or of blocks."""
     e = problem.extents
     values = [problem.tensor(device, rows, e["K"]) for rows in (e["M"], e["N"])]
-    scale_a, scale_b = (
-        torch.ones(shape, device=device) for shape in (((e["M"], 1), (1, e["N"])) if by_rows else ((), ()))
-    )
+    k_blocks = -(-e["K"] // 128)
+    shapes = {
+        "tensor": ((), ()),
+        "row": ((e["M"], 1), (1, e["N"])),
+        "blocks": ((e["M"], k_blocks), (k_blocks, -(-e["N"] // 128))),
+    }
+    scale_a, scale_b = (torch.ones(shape, device=device) for shape in shapes[scales])
+    recipe = ("1x128", "128x128") if scales == "blocks" else scales
 
     @functools.cache
     def operands(target: str) -> list[torch.Tensor]:
@@ -36,7 +42,8 @@ def _call(problem, device, format="fp8", by_rows=False, in_codes=False):
 
     def call():
         a, w = operands(_backend.arch_of(torch.device(device)))
-        return scaled_matmul(a, w.t(), scale_a, scale_b, out_dtype=a.dtype if in_codes else torch.bfloat16)
+        out_dtype = a.dtype if in_codes else torch.bfloat16
+        return scaled_matmul(a, w.t(), scale_a, scale_b, recipe=recipe, out_dtype=out_dtype)
 
     return call
 
@@ -64,26 +71,6 @@ def _call_of_few_bits(problem, device, formats: tuple[str, str], scales: str = "
     recipe = {"in_matrix": "1x32", "of_b": ("tensor", "1x32"), "outer": "tensor"}[scales]
     named = {"formats": "fp6"} if "fp6" in formats else {}
     return lambda: scaled_matmul(a, w.t(), scale_a, scale_b, recipe=recipe, swizzle="shuffled", **named)
-
-
-def _call_of_blocks(problem, device):
-    """e4m3 of the target with a scale for each 128 of K of a's rows and for each 128 x 128 of b."""
-    e = problem.extents
-    values = [problem.tensor(device, rows, e["K"]) for rows in (e["M"], e["N"])]
-    k_blocks = -(-e["K"] // 128)
-    scale_a, scale_b = (
-        torch.ones(shape, device=device) for shape in ((e["M"], k_blocks), (k_blocks, -(-e["N"] // 128)))
-    )
-
-    @functools.cache
-    def operands(target: str) -> list[torch.Tensor]:
-        return [each.to(dtype_of("fp8", torch.device(device))) for each in values]
-
-    def call():
-        a, w = operands(_backend.arch_of(torch.device(device)))
-        return scaled_matmul(a, w.t(), scale_a, scale_b, recipe=("1x128", "128x128"))
-
-    return call
 
 
 # Of an element.
@@ -123,12 +110,11 @@ BENCHMARKS = (
         "scaled_matmul_rows",
         "fp8 products, a scale for each row and column",
         tables=(Table(*_SQUARE, _ON_BOTH, _peers(_TRITON)),),
-        by_rows=True,
+        scales="row",
     ),
     _benchmark(
         "scaled_matmul_blocks",
         "fp8 products, scales of 1 x 128 and 128 x 128",
-        _call_of_blocks,
         tables=(
             Table(
                 "N rows by 7168 columns, K 2304",
@@ -143,6 +129,7 @@ BENCHMARKS = (
                 _peers(_AITER, _TRITON),
             ),
         ),
+        scales="blocks",
     ),
     _benchmark("scaled_matmul_codes", "fp8 products in fp8, a scale for each tensor", in_codes=True),
     _benchmark(
@@ -158,7 +145,7 @@ BENCHMARKS = (
             ),
         ),
         format="int8",
-        by_rows=True,
+        scales="row",
     ),
     *(
         _benchmark(
