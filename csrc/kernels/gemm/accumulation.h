@@ -24,6 +24,10 @@ struct AccumulateInPlace {
     // Start the loads of what the range's first K tile needs, and the next one in its order, to the place of an LDS buffer.
     KITTENS_DEVICE void issue_first(int) {}
     KITTENS_DEVICE void issue(int) {}
+    // The same of the streamed loop, to registers.
+    struct Factors {};
+    KITTENS_DEVICE void load_first(Factors&) {}
+    KITTENS_DEVICE void load_next(Factors&) {}
     // Reads what the band needs of the K tile in a buffer; used from the next begin_band on.
     template <int band_row, int band_col>
     KITTENS_DEVICE void read(int) {}

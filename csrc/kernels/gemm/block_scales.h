@@ -48,7 +48,8 @@ template <GemmConfig config>
 struct BlockScales {
     static constexpr bool promotes = true;
     static constexpr bool of_columns = config.scales == Scales::row_blocks,
-                          direct = config.row_start == RowStart::vector && vector_fill == Fill::direct;
+                          direct = config.row_start == RowStart::vector && vector_fill == Fill::direct &&
+                                   config.schedule != Schedule::streamed;
     static constexpr int pieces = config.schedule == Schedule::ping_pong ? 2 : 1,
                          piece_rows = config.tile_m / pieces, piece_columns = config.tile_n / pieces,
                          height = config.wave_m() / pieces / config.matrix,
@@ -119,25 +120,33 @@ struct BlockScales {
 
     KITTENS_DEVICE void issue_first(int buffer) { load(buffer); }
     KITTENS_DEVICE void issue(int buffer) {
+        advance();
+        load(buffer);
+    }
+    KITTENS_DEVICE void load_first(Factors& factors) const {
+#pragma unroll
+        for (int i = 0; i < height; ++i) factors.rows[i] = buffer_load<float>(sources.a.scales, offsets[i]);
+        for_each_column([&](int j, int e, int n) {
+            factors.columns[j][e] = buffer_load<float>(sources.b.scales, offsets[height + n]);
+        });
+    }
+    KITTENS_DEVICE void load_next(Factors& factors) {
+        advance();
+        load_first(factors);
+    }
+    KITTENS_DEVICE void advance() {
         if constexpr (direct) {
             sources.advance();
         } else {
             sources.a.advance();
             sources.b.advance();
         }
-        load(buffer);
     }
     KITTENS_DEVICE void load(int buffer) {
-        if constexpr (direct) {
+        if constexpr (direct)
             buffer_load_dword_to_lds(sources.scales, offsets[0], fill + buffer * buffer_bytes);
-        } else {
-#pragma unroll
-            for (int i = 0; i < height; ++i)
-                pending.rows[i] = buffer_load<float>(sources.a.scales, offsets[i]);
-            for_each_column([&](int j, int e, int n) {
-                pending.columns[j][e] = buffer_load<float>(sources.b.scales, offsets[height + n]);
-            });
-        }
+        else
+            load_first(pending);
     }
     template <int band_row, int band_col>
     KITTENS_DEVICE void read(int buffer) {

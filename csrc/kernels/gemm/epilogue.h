@@ -99,7 +99,7 @@ KITTENS_DEVICE void store_bands(Accumulator (&bands)[down][across], const GemmAr
     constexpr int fit = lds_bytes / (Accumulator::shape::rows * Stores::Rows::row_bytes);
     constexpr int step = fit < Accumulator::height ? fit : Accumulator::height;
     constexpr int rows = step * Accumulator::shape::rows;
-    static_assert(step >= 1 && Accumulator::height % step == 0 && rows % Stores::Stager::rows_per_pass == 0,
+    static_assert(step >= 1 && Accumulator::height % step == 0 && Stores::fill_passes(rows),
                   "whole passes fit in the wave's LDS");
     const Stores stores{lds,
                         destination,
@@ -117,7 +117,7 @@ KITTENS_DEVICE void store_bands(Accumulator (&bands)[down][across], const GemmAr
                 stores.template write<step, whole>(bands[r][c], i, convert);
                 // A wave's accesses to LDS take place in their order; only the compiler has to keep it.
                 compiler_fence();
-                stores.template store<whole>(r * row_step, c * col_step, i * Accumulator::shape::rows, rows);
+                stores.template store<rows, whole>(r * row_step, c * col_step, i * Accumulator::shape::rows);
                 compiler_fence();
             }
 }

@@ -13,6 +13,7 @@
 #include "reduce_scaled.h"
 #include "scaled_epilogue.h"
 #include "simple_loop.h"
+#include "streamed_loop.h"
 
 namespace hipkittens::gemm {
 
@@ -43,7 +44,8 @@ template <GemmConfig config, class Policy>
 struct ProductKernel {
     using Loop = choose<config.schedule == Schedule::ping_pong, PingPongLoop<config, Policy>,
                         choose<config.schedule == Schedule::interleaved, InterleavedLoop<config, Policy>,
-                               SimpleLoop<config, Policy>>>;
+                               choose<config.schedule == Schedule::streamed, StreamedLoop<config, Policy>,
+                                      SimpleLoop<config, Policy>>>>;
     static constexpr int threads = config.threads(), waves_per_simd = threads / 256,
                          lds_bytes = Loop::lds_bytes;
 

@@ -5,6 +5,7 @@
 #include "epilogue.h"
 #include "operand_stream.h"
 #include "product_tiles.h"
+#include "register_stream.h"
 #include "step_scales.h"
 
 namespace hipkittens::gemm {
@@ -48,16 +49,23 @@ struct MainLoop {
     using A = Operand<typename Policy::TypeA, config.tile_m / pieces, !config.a_is_transposed(), config>;
     using B = Operand<typename Policy::TypeB, config.tile_n / pieces, config.b_is_transposed(), config>;
     static_assert(A::step_k == B::step_k && A::fill == B::fill, "both operands order K alike");
-    static constexpr bool direct = A::fill == Fill::direct,
+    static constexpr bool streamed = config.schedule == Schedule::streamed,
+                          direct = !streamed && A::fill == Fill::direct,
                           alternate = direct && config.load_order == LoadOrder::alternate;
     // e8m0 factors that the matrix instruction takes, or none.
     static constexpr bool has_steps = config.scales == Scales::in_matrix || config.scales == Scales::of_b;
     using StepFactors = choose<!has_steps, NoStepScales,
                                choose<direct, StepScales<config, pieces>, StepScalesInRegisters<config>>>;
     static constexpr int step_k = A::step_k, steps = config.tile_k / step_k,
-                         waves = config.waves_m * config.waves_n,
-                         loads_per_tile = pieces * (A::Loads::loads_per_wave + B::Loads::loads_per_wave) +
-                                          StepFactors::loads_per_wave;
+                         waves = config.waves_m * config.waves_n;
+    // Of a wave, on their way to LDS.
+    static constexpr int loads_per_tile = [] {
+        if constexpr (streamed)
+            return 0;
+        else
+            return pieces * (A::Loads::loads_per_wave + B::Loads::loads_per_wave) +
+                   StepFactors::loads_per_wave;
+    }();
 
     using Arguments = typename Policy::Arguments;
     using Accumulator = rt<typename Policy::Sum, config.wave_m() / pieces, config.wave_n() / pieces, row_l,
@@ -69,7 +77,10 @@ struct MainLoop {
     template <int k>
     using RegistersB = typename B::template Registers<Accumulator::cols, k>;
 
-    static constexpr int buffers = direct ? config.buffers : config.schedule == Schedule::interleaved ? 2 : 1;
+    static constexpr int buffers = streamed                                   ? 0
+                                   : direct                                   ? config.buffers
+                                   : config.schedule == Schedule::interleaved ? 2
+                                                                              : 1;
     static constexpr int b_begin = buffers * pieces * A::Tile::bytes,
                          operand_bytes = b_begin + buffers * pieces * B::Tile::bytes,
                          loaded_bytes = operand_bytes + buffers * StepFactors::buffer_bytes,
@@ -82,8 +93,10 @@ struct MainLoop {
     static constexpr int lds_bytes = tile_bytes + Accumulation::lds_bytes;
     static_assert(lds_bytes <= target.lds_bytes, "the K tiles in flight fit in LDS");
 
-    using StreamA = OperandStream<A, pieces>;
-    using StreamB = OperandStream<B, pieces>;
+    using StreamA =
+        choose<streamed, RegisterStream<A, config.wave_m(), config.tile_k>, OperandStream<A, pieces>>;
+    using StreamB =
+        choose<streamed, RegisterStream<B, config.wave_n(), config.tile_k>, OperandStream<B, pieces>>;
     // A and B, or with alternate loads the operand whose tiles this workgroup issues first and the other one.
     struct Streams {
         StreamA first;
@@ -93,16 +106,21 @@ struct MainLoop {
                                           shared_byte* lds) {
         const typename A::Source source_a(arguments.a, tile.batch, arguments.m, arguments.k, tile.m);
         const auto source_b = Policy::Columns::template source_of_b<B, pieces>(arguments, tile);
-        const StreamA a(source_a, range, lds);
-        const StreamB b(source_b, range, lds + b_begin);
-        if constexpr (alternate) {
-            const bool a_first = loads_a_first<Policy::Columns::of_each>(tile, config);
-            Streams result{a, a};
-            result.first.replace_where(!a_first, b);
-            result.second.replace_where(a_first, b);
-            return result;
+        if constexpr (streamed) {
+            return {{source_a, range, wave_id() / config.waves_n * config.wave_m()},
+                    {source_b, range, wave_id() % config.waves_n * config.wave_n()}};
         } else {
-            return {a, b};
+            const StreamA a(source_a, range, lds);
+            const StreamB b(source_b, range, lds + b_begin);
+            if constexpr (alternate) {
+                const bool a_first = loads_a_first<Policy::Columns::of_each>(tile, config);
+                Streams result{a, a};
+                result.first.replace_where(!a_first, b);
+                result.second.replace_where(a_first, b);
+                return result;
+            } else {
+                return {a, b};
+            }
         }
     }
 

@@ -80,17 +80,23 @@ struct ProductStores {
                 Stager::template write<Shape, true>(lds, own, i * Shape::rows, j * Shape::cols,
                                                     sum.tiles[first + i][j], convert);
     }
-    // Rows of the band that begins at (band_row, band_col), as they were written from row `written` on. Stores outside
+    // Whole passes of the stager, or a part of one.
+    static constexpr bool fill_passes(int rows) {
+        return rows < Stager::rows_per_pass || rows % Stager::rows_per_pass == 0;
+    }
+    // `count` rows of the band that begins at (band_row, band_col), as they were written from row `written` on. Stores outside
     // the matrix go to an offset that the buffer drops; rows past its end are past the end of the buffer.
-    template <bool whole>
-    KITTENS_DEVICE void store(int band_row, int band_col, int written, int count) const {
-        const int own_row = lane / Stager::vectors_per_row,
+    template <int count, bool whole>
+    KITTENS_DEVICE void store(int band_row, int band_col, int written) const {
+        constexpr bool is_part = count < Stager::rows_per_pass;
+        const int of_pass = lane / Stager::vectors_per_row, own_row = is_part ? of_pass % count : of_pass,
                   own_byte = lane % Stager::vectors_per_row * b128_bytes;
         const int column = col + band_col + own_byte / static_cast<int>(sizeof(T));
-        const bool inside = own_byte < Accumulator::cols * static_cast<int>(sizeof(T));
+        const bool inside =
+            own_byte < Accumulator::cols * static_cast<int>(sizeof(T)) && (!is_part || of_pass < count);
         const bool stored = inside & (column < columns);
         // Nothing is written between rows: what is half a row before has the same banks.
-        const int read_byte = inside ? own_byte : own_byte - Rows::row_bytes / 2;
+        const int read_byte = inside || is_part ? own_byte : own_byte - Rows::row_bytes / 2;
         const auto pass = [&](int first) KITTENS_INLINE {
             const b128 values = Stager::read(lds, own_row, first, read_byte);
             const uint32_t offset =

@@ -1,0 +1,87 @@
+// kernels/gemm/register_stream.h: an operand's K tiles on their way from memory to the registers of one wave.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "operand.h"
+
+namespace hipkittens::gemm {
+
+// Every lane loads the 16 bytes along K that it multiplies: lines of memory are whole where a K tile has 128 bytes of a row. Rows
+// behind the matrix are behind its buffer, and cost nothing.
+template <class Operand, int rows_of_wave, int tile_k>
+struct RegisterStream {
+    static_assert(Operand::along_k, "a lane's elements are neighbours in memory");
+    using Tile = typename Operand::template Registers<rows_of_wave, tile_k>;
+    using T = typename Tile::element;
+    static constexpr int run_bytes = Tile::shape::run * static_cast<int>(sizeof(T)),
+                         runs = Tile::per_lane / Tile::shape::run;  // of a lane in a base tile
+    static_assert(run_bytes == b128_bytes, "a run is what a lane loads at once");
+
+    tile_iterator<tiles_of_buffer> k_tiles;  // not yet issued, after the first of the range
+    uint32_t offsets[Tile::height];          // of the lane's row of each base tile
+    buffer first_view;                       // of the range's first tile, which K may cut
+    int valid_bytes;                         // of its rows
+
+    // The wave's rows begin at row `row` of the source.
+    template <class Source>
+    KITTENS_DEVICE RegisterStream(const Source& source, KRange range, int row)
+        : first_view(source.window(range.begin).view()),
+          valid_bytes(stored<T>(range.valid_k) * static_cast<int>(sizeof(T))) {
+        const auto step = static_cast<uint32_t>(source.step_bytes());
+        k_tiles = tiles_of_buffer::iterator(first_view, step, range.count() - 1);
+        first_view.scalar_offset = (range.last - range.begin) * step;
+        const Coordinate own = Tile::at(lane_id(), 0, 0, 0);
+        const auto row_bytes = static_cast<uint32_t>(source.matrix.row_bytes());
+#pragma unroll
+        for (int i = 0; i < Tile::height; ++i)
+            offsets[i] = (row + i * Tile::shape::rows + own.row) * row_bytes + own.col * sizeof(T);
+    }
+
+    // Calls use(fragment, first element, row of base tiles, bytes from the lane's first run on) for every run of a lane.
+    template <class Use>
+    KITTENS_DEVICE static void for_each_run(Tile& tile, const Use& use) {
+        for_each_index<Tile::count * runs>([&](auto n) KITTENS_INLINE {
+            constexpr int base = n.value / runs, e = n.value % runs * Tile::shape::run;
+            constexpr int col = Tile::at(0, 0, base % Tile::width, e).col * static_cast<int>(sizeof(T));
+            use(tile.tiles[base / Tile::width][base % Tile::width], index<e>(), base / Tile::width, col);
+        });
+    }
+    template <class Fragment, class Element>
+    KITTENS_DEVICE static void set(Fragment& fragment, Element first, b128 values) {
+        const auto run = __builtin_bit_cast(vec<T, Tile::shape::run>, values);
+#pragma unroll
+        for (int e = 0; e < Tile::shape::run; ++e) fragment[first.value + e] = run[e];
+    }
+
+    KITTENS_DEVICE void issue_first(Tile& tile) const {
+        const int own = Tile::at(lane_id(), 0, 0, 0).col * static_cast<int>(sizeof(T));
+        for_each_run(tile, [&](auto& fragment, auto first, int i, int col) KITTENS_INLINE {
+            set(fragment, first,
+                buffer_load<b128>(first_view, own + col < valid_bytes ? offsets[i] + col : out_of_range));
+        });
+    }
+    // Behind the loads: what they brought from behind K. Of one operand it may be anything, not a number included.
+    KITTENS_DEVICE void clear_past_k(Tile& tile) const {
+        const int own = Tile::at(lane_id(), 0, 0, 0).col * static_cast<int>(sizeof(T));
+        for_each_run(tile, [&](auto& fragment, auto first, int, int col) KITTENS_INLINE {
+            vec<T, Tile::shape::run> run;
+#pragma unroll
+            for (int e = 0; e < Tile::shape::run; ++e) run[e] = fragment[first.value + e];
+            b128 words = __builtin_bit_cast(b128, run);
+#pragma unroll
+            for (int word = 0; word < 4; ++word) {
+                const int left = valid_bytes - own - col - word * 4;
+                words[word] &= left >= 4 ? ~0u : left <= 0 ? 0u : ~0u >> (32 - 8 * left);
+            }
+            set(fragment, first, words);
+        });
+    }
+    KITTENS_DEVICE void issue(Tile& tile) {
+        const buffer view = k_tiles.view();
+        for_each_run(tile, [&](auto& fragment, auto first, int i, int col) KITTENS_INLINE {
+            set(fragment, first, buffer_load<b128>(view, offsets[i] + col));
+        });
+        k_tiles.advance();
+    }
+};
+
+}  // namespace hipkittens::gemm

@@ -1,0 +1,82 @@
+// kernels/gemm/streamed_loop.h: every wave loads what it multiplies, without LDS and without barriers.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "main_loop.h"
+
+namespace hipkittens::gemm {
+
+// For few rows: the weights, which are B, are read once, and no two waves of a workgroup need the same of them. Rows of A are loaded
+// by each wave, by all but one from the vector cache. `config.in_registers` K tiles are on their way.
+template <GemmConfig config, class Policy>
+struct StreamedLoop : MainLoop<config, Policy, 1> {
+    using Base = MainLoop<config, Policy, 1>;
+    using Base::height, Base::width, Base::steps, Base::products, Base::range, Base::in_flight, Base::sums,
+        Base::accumulation;
+    static_assert(!Base::has_steps, "factors of matrix steps come through LDS");
+    static constexpr int stages = config.in_registers;
+
+    // A K tile and what its sums are multiplied with.
+    struct Stage {
+        typename Base::StreamA::Tile a;
+        typename Base::StreamB::Tile b;
+        typename Base::Accumulation::Factors factors;
+    } stage[stages];
+
+    KITTENS_DEVICE StreamedLoop(const typename Policy::Arguments& arguments, TileCoordinate tile,
+                                shared_byte* lds)
+        : Base(arguments, tile, lds) {}
+
+    template <int n>
+    KITTENS_DEVICE void issue() {
+        schedule_fence();
+        in_flight.second.issue(stage[n].b);
+        in_flight.first.issue(stage[n].a);
+        accumulation.load_next(stage[n].factors);
+        schedule_fence();
+    }
+    template <int n>
+    KITTENS_DEVICE void multiply_tile() {
+        if constexpr (Base::promotes) accumulation.now = stage[n].factors;
+        for_each_index<steps * products>([&](auto m) KITTENS_INLINE {
+            constexpr int step = m.value / products, i = m.value % products % height,
+                          j = m.value % products / height;
+            this->template multiply<i, j, step, step == 0>(sums[0][0], stage[n].a, stage[n].b, {}, {});
+        });
+        if constexpr (Base::promotes)
+            for_each_index<products>(
+                [&](auto m) KITTENS_INLINE { this->template promote<m.value % height, m.value / height>(); });
+        // The registers of this tile are free behind its products, and the compiler shall not load to others and copy.
+        for_each_index<products>([&](auto m) KITTENS_INLINE {
+            auto& sum = sums[0][0].tiles[m.value % height][m.value / height];
+            sum = opaque(sum);
+        });
+    }
+    // The tiles that are left, of which all are on their way.
+    template <int n = 0>
+    KITTENS_DEVICE void last_tiles(int left) {
+        multiply_tile<n>();
+        if constexpr (n + 1 < stages)
+            if (left > n + 1) last_tiles<n + 1>(left);
+    }
+    KITTENS_DEVICE void run(TileCoordinate tile) {
+        in_flight.second.issue_first(stage[0].b);
+        in_flight.first.issue_first(stage[0].a);
+        accumulation.load_first(stage[0].factors);
+        for_each_index<stages, 1>([&](auto n) KITTENS_INLINE { issue<n.value>(); });
+        this->clear_sums();
+        if (Base::A::is_cut(range.valid_k)) {
+            in_flight.first.clear_past_k(stage[0].a);
+            in_flight.second.clear_past_k(stage[0].b);
+        }
+        int left = range.count();
+        for (; left > stages; left -= stages)
+            for_each_index<stages>([&](auto n) KITTENS_INLINE {
+                multiply_tile<n.value>();
+                issue<n.value>();
+            });
+        last_tiles(left);
+        this->store(tile);
+    }
+};
+
+}  // namespace hipkittens::gemm
