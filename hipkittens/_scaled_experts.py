@@ -166,13 +166,24 @@ def _recipe_of_products(pair: tuple[str | None, str]) -> tuple[str, str]:
     return {None: "tensor", "mxfp8": _MX}.get(pair[0], pair[0]), pair[1]
 
 
+def quantises_tokens(scales: Scales) -> bool:
+    """Whether hidden_rows takes tokens and the entries of `expert_sort`: their rows are then never written in the order of experts."""
+    return scales.spec is not None and scales.spec.granularity != "tensor"
+
+
 def hidden_rows(
-    rows: torch.Tensor, w1: torch.Tensor, ends: torch.Tensor, scales: Scales, bias
+    rows: torch.Tensor,
+    w1: torch.Tensor,
+    ends: torch.Tensor,
+    scales: Scales,
+    bias,
+    entries: torch.Tensor | None = None,
+    choices: int = 1,
 ) -> torch.Tensor:
-    """The first product of rows (rows, K) that are quantised here, rounded to their dtype."""
-    return _product(
-        _quantized(rows, ends, scales, scales.smooth1), w1, ends, scales.w1, scales, bias, rows.dtype
-    )
+    """The first product of rows (rows, K) that are quantised here, or of those of tokens (T, K) that entries number among so many
+    choices, rounded to their dtype."""
+    quantised = _quantized(rows, ends, scales, scales.smooth1, entries, choices)
+    return _product(quantised, w1, ends, scales.w1, scales, bias, rows.dtype)
 
 
 def gated_rows(
@@ -197,16 +208,27 @@ def gated_rows(
     return _product(rows, w2, ends, scales.w2, scales, bias, hidden.dtype)
 
 
-def _quantized(rows, ends, scales, smooth) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _quantized(
+    rows, ends, scales, smooth, entries=None, choices=1
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     if scales.spec is None:
         return rows, None
     ids = None
-    if (
-        smooth is not None
-    ):  # a row's expert is that whose range it is in; those behind the last one become zeros
-        numbers = torch.arange(len(rows), dtype=ends.dtype, device=ends.device)
-        ids = torch.bucketize(numbers, ends, right=True)
-    return quantize(rows, scales.spec, smooth=smooth, smooth_ids=ids, offs=scales.offs_of_bands(ends))
+    if smooth is not None:
+        # A row's expert is that whose range it is in; those behind the last one become zeros.
+        count = len(rows if entries is None else entries)
+        ids = torch.bucketize(
+            torch.arange(count, dtype=ends.dtype, device=ends.device), ends, right=True
+        )
+    return quantize(
+        rows,
+        scales.spec,
+        smooth=smooth,
+        smooth_ids=ids,
+        entries=entries,
+        choices=choices,
+        offs=scales.offs_of_bands(ends),
+    )
 
 
 def _product(rows, weight, ends, scale, scales, bias, dtype) -> torch.Tensor:

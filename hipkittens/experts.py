@@ -133,7 +133,8 @@ def moe(
     dtype, and topk_weights stay what they are.
 
     With scales, x and what the gate gives are quantised by their largest magnitudes, as `quantize` does, the latter in the launch of
-    the gate but where it is a tensor's or there is a smooth2: seven launches. 8-bit weights are float8_e4m3fnuz on gfx942 and float8_e4m3fn on gfx950. There
+    the gate but where it is a tensor's or there is a smooth2: six launches, and one more where the scale is a tensor's or weights
+    multiply x. 8-bit weights are float8_e4m3fnuz on gfx942 and float8_e4m3fn on gfx950. There
     is no derivative, and tensors that require one are refused; under autocast weights stay what they are.
     Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
     """
@@ -164,15 +165,21 @@ def moe(
         )
     order = expert_sort(topk_ids, None, w1.shape[0], layout="ragged", expert_map=expert_map)
     ends, index = order.offsets[1:], (order.entries, order.places)
-    rows = expert_gather(x, *index, topk_weights if weight_input else None)
-    y = _layer(rows, w1, w2, ends, scales, activation, bias1, bias2, interleaved, swiglu_limit, gated)
+    if scales is not None and not weight_input and _scaled_experts.quantises_tokens(scales):
+        rows, tokens = x, (order.entries, topk_ids.shape[1])
+    else:
+        rows, tokens = expert_gather(x, *index, topk_weights if weight_input else None), ()
+    y = _layer(rows, tokens, w1, w2, ends, scales, activation, bias1, bias2, interleaved, swiglu_limit, gated)
     return expert_combine(y, *index, None if weight_input else topk_weights)
 
 
-def _layer(rows, w1, w2, ends, scales, activation, bias1, bias2, interleaved, limit, gated) -> torch.Tensor:
-    """Both products and the activation between them, of rows in the order of experts."""
+def _layer(
+    rows, tokens, w1, w2, ends, scales, activation, bias1, bias2, interleaved, limit, gated
+) -> torch.Tensor:
+    """Both products and the activation between them, of rows in the order of experts, or of tokens: entries that number their rows in
+    this order among so many choices."""
     if scales is not None:
-        sums = _scaled_experts.hidden_rows(rows, w1, ends, scales, bias1)
+        sums = _scaled_experts.hidden_rows(rows, w1, ends, scales, bias1, *tokens)
         hidden, other = gate_and_other(sums, interleaved)
         return _scaled_experts.gated_rows(
             hidden, w2, ends, scales, bias2, kind=activation, other=other, limit=limit, gated=gated

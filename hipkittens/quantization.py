@@ -146,6 +146,8 @@ def quantize(
     *,
     smooth: torch.Tensor | None = None,
     smooth_ids: torch.Tensor | None = None,
+    entries: torch.Tensor | None = None,
+    choices: int = 1,
     offs: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x as codes and their scales, as spec says.
@@ -160,7 +162,11 @@ def quantize(
     smooth_ids  of smooth (E, N), which of its rows each row of x is multiplied by: int32 or int64 (...), such as the tokens'
                 experts. A row whose number is negative or not below E has the codes and scales of a row of zeros. To quantise
                 tokens x (T, N) for each of the experts ids (T, k) that they go to: x.expand(k, T, N) with ids.t()
-    offs        int32 (G,), ends of groups of the rows of x (M, N), as `grouped_matmul` takes them; of MX formats with layout "shuffled".
+    entries     int32 (M,), rows of x (T, N) that are quantised instead of x, in their order: row i is x[entries[i] // choices], as
+                `expert_sort` numbers them, and a row of zeros where entries[i] is none of 0 .. T choices - 1. The same codes and
+                scales as of `expert_gather`'s result, which is not written. For scales of rows and of groups; smooth_ids are (M,)
+    choices     of each row of x, among which entries count
+    offs        int32 (G,), ends of groups of the rows of x (M, N), or of those of entries, as `grouped_matmul` takes them; of MX formats with layout "shuffled".
                 Scales are then its scale_a: (32 (ceil(M / 32) + G), 8 ceil(N / 256)) in bands of 32 rows that begin with each group.
                 Row r of group g, which begins with row f, is row 32 (f // 32 + g) + r - f of them, and what is in no group is not
                 written. offs stays on the device
@@ -178,7 +184,8 @@ def quantize(
     if spec.granularity == _BLOCK and x.dim() < 2:
         raise ValueError(f"{where}: x has shape {tuple(x.shape)}; blocks need a matrix, 2 dimensions or more")
     check_codes(where, spec, x, x.shape[-1], scale)
-    _check_smooth(where, spec, x, smooth, smooth_ids)
+    leading = _leading(where, spec, x, entries, choices)
+    _check_smooth(where, spec, x, smooth, smooth_ids, leading)
     offs = _checked_offs(where, spec, x, offs)
     _backend.check_device(where, "x", x)
     if _backend.uses_torch():
@@ -188,8 +195,10 @@ def quantize(
         smooth = smooth.reshape(-1, x.shape[-1])
     if smooth_ids is not None and smooth_ids.dtype != torch.int32:
         smooth_ids = smooth_ids.clamp(-1, smooth.shape[0]).to(torch.int32)
-    codes, scales = call("quantize", x, scale, smooth, smooth_ids, offs, *options_of(spec, x.device))
-    return as_described(codes, scales, spec, x.shape[:-1], x.shape[-1], scale)
+    codes, scales = call(
+        "quantize", x, scale, smooth, smooth_ids, entries, offs, choices, *options_of(spec, x.device)
+    )
+    return as_described(codes, scales, spec, leading, x.shape[-1], scale)
 
 
 @_backend.interruptible
@@ -253,7 +262,30 @@ def check_spec_of_rows(where: str, spec: QuantSpec, instead: str) -> None:
         )
 
 
-def _check_smooth(where: str, spec: QuantSpec, x: torch.Tensor, smooth, ids) -> None:
+def _leading(where: str, spec: QuantSpec, x: torch.Tensor, entries, choices: int) -> torch.Size:
+    """The shape of codes without its last dimension. Raises TypeError or ValueError for entries that no kernel takes."""
+    if isinstance(choices, bool) or not isinstance(choices, int) or choices < 1:
+        raise ValueError(f"{where}: choices is {choices!r}; it must be a whole number, 1 or more")
+    if entries is None:
+        if choices != 1:
+            raise ValueError(f"{where}: choices is {choices} and there are no entries; pass them, or leave it 1")
+        return x.shape[:-1]
+    check_tensor(where, "entries", entries)
+    check_dtype_and_device(where, "entries", entries, (torch.int32,), "x", x)
+    if x.dim() != 2 or entries.dim() != 1:
+        raise ValueError(
+            f"{where}: x has shape {tuple(x.shape)} and entries {tuple(entries.shape)}; entries number the rows of a matrix: 2 "
+            "dimensions and 1"
+        )
+    if spec.granularity != "row" and not isinstance(spec.granularity, int):
+        raise ValueError(
+            f"{where}: there are entries and granularity is {spec.granularity!r}; allowed with them: 'row', 32, 64, 128. Or "
+            "quantize x[entries // choices]"
+        )
+    return entries.shape
+
+
+def _check_smooth(where: str, spec: QuantSpec, x: torch.Tensor, smooth, ids, leading: torch.Size) -> None:
     if smooth is None:
         if ids is not None:
             raise ValueError(f"{where}: there are smooth_ids and no smooth; pass the factors, or neither")
@@ -274,10 +306,10 @@ def _check_smooth(where: str, spec: QuantSpec, x: torch.Tensor, smooth, ids) -> 
         return
     check_tensor(where, "smooth_ids", ids)
     check_dtype_and_device(where, "smooth_ids", ids, (torch.int32, torch.int64), "x", x)
-    if ids.shape != x.shape[:-1]:
+    if ids.shape != leading:
         raise ValueError(
-            f"{where}: smooth_ids has shape {tuple(ids.shape)}; it must be that of x without its last dimension, "
-            f"{tuple(x.shape[:-1])}"
+            f"{where}: smooth_ids has shape {tuple(ids.shape)}; it must be that of the codes without its last dimension, "
+            f"{tuple(leading)}"
         )
 
 

@@ -462,7 +462,7 @@ BAD = [
     (lambda: quantize(X, FP8, smooth=X[0].float(), smooth_ids=X[:, 0].int()), ValueError, "it must be (experts, 8) with smooth_ids"),
     (lambda: quantize(X, FP8, smooth_ids=X[:, 0].int()), ValueError, "there are smooth_ids and no smooth"),
     (lambda: quantize(X, FP8, smooth=X.float(), smooth_ids=X[:, 0]), TypeError, "smooth_ids is torch.bfloat16; allowed: torch.int32, torch.int64"),
-    (lambda: quantize(X, FP8, smooth=X.float(), smooth_ids=X.int()), ValueError, "smooth_ids has shape (4, 8); it must be that of x without its last dimension, (4,)"),
+    (lambda: quantize(X, FP8, smooth=X.float(), smooth_ids=X.int()), ValueError, "smooth_ids has shape (4, 8); it must be that of the codes without its last dimension, (4,)"),
     (lambda: quantize(X, QuantSpec("fp8", "tensor"), smooth=X[0].float()), ValueError, "there is smooth and granularity is 'tensor'"),
     (lambda: QuantSpec("mxfp4", 64), ValueError, "granularity is 64; allowed with 'mxfp4': 32"),
     (lambda: QuantSpec("fp8", scale_rule="ceil"), ValueError, "scale_rule is 'ceil'; allowed with 'fp8' and granularity 'row': 'maximum', 'round_up'"),

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,13 +17,12 @@ namespace hipkittens::torch_binding {
 namespace {
 
 // The options: torch/quantization.h. scales is empty if the scale is given. smooth (rows, columns) float32 are factors of the values,
-// ids int32 the row of them that each row of x has; without ids, the first. ends int32, of ranges of rows: shuffled scales are in bands
+// ids int32 the row of them that each row has; without ids, the first. entries int32 (rows,): row r is that of x (tokens, columns) with
+// number entries[r] / choices, zeros where entries[r] is none of 0 .. tokens choices - 1. ends int32, of ranges of rows: shuffled scales are in bands
 // of 32 rows that begin with each range, and rows of bands that are in none are not written (kernels/quantize/row_bands.h).
 constexpr const char* quantize_schema =
-    "quantize(Tensor x, Tensor? scale, Tensor? smooth, Tensor? ids, Tensor? ends, int code, int group, int "
-    "layout, float "
-    "floor, float bound, float "
-    "zero_scale, "
+    "quantize(Tensor x, Tensor? scale, Tensor? smooth, Tensor? ids, Tensor? entries, Tensor? ends, "
+    "int choices, int code, int group, int layout, float floor, float bound, float zero_scale, "
     "int power_exponent, int power_threshold, bool other_rounding) -> (Tensor codes, Tensor scales)";
 
 // The same of activation(x) * other, rounded to x's dtype; without other, x (..., 2 d) holds both. activation, alpha and limit as in
@@ -75,8 +75,9 @@ void check_bias(const std::string& where, Tensor& bias, const Tensor& x, int64_t
     bias = with_unit_stride(std::move(bias), dtype);
 }
 
+// sizes: of the codes' elements.
 void check_smooth(const std::string& where, std::optional<Tensor>& smooth, std::optional<Tensor>& ids,
-                  const Tensor& x) {
+                  const Tensor& x, std::span<const int64_t> sizes) {
     if (!smooth) fail(where + "ids are of the rows of smooth, which is not there");
     if (smooth->dimensions() != 2 || smooth->sizes()[1] != x.sizes().back() ||
         smooth->sizes()[0] > INT32_MAX || smooth->dtype(where, "smooth") != Dtype::float32 ||
@@ -84,21 +85,35 @@ void check_smooth(const std::string& where, std::optional<Tensor>& smooth, std::
         fail(where + "smooth needs to be float32 of rows as long as those of x, on its device");
     if (!smooth->is_contiguous()) smooth = contiguous_copy(std::move(*smooth), Dtype::float32);
     if (!ids) return;
-    const auto rows = x.sizes().first(x.sizes().size() - 1);
+    const auto rows = sizes.first(sizes.size() - 1);
     if (!std::equal(rows.begin(), rows.end(), ids->sizes().begin(), ids->sizes().end()) ||
         ids->dtype_number() != aoti_torch_dtype_int32() || !(ids->device() == x.device()))
-        fail(where + "ids need to be int32 of the shape of x without its last dimension, on its device");
+        fail(where + "ids need to be int32 of the shape of codes without its last dimension, on x's device");
     if (!ids->is_contiguous()) ids = contiguous_copy(std::move(*ids), Dtype::int32);
+}
+
+void check_entries(const std::string& where, std::optional<Tensor>& entries, int64_t choices, const Tensor& x,
+                   const Quantization& how) {
+    if (choices < 1) fail(where + "choices is " + std::to_string(choices) + "; 1 or more are allowed");
+    if (!entries) return;
+    if (entries->dimensions() != 1 || entries->dtype_number() != aoti_torch_dtype_int32() ||
+        !(entries->device() == x.device()))
+        fail(where + "entries need to be int32 of one dimension, on x's device");
+    if (x.dimensions() != 2 || x.sizes()[0] > INT32_MAX / choices)
+        fail(where + "entries are of x with two dimensions and less than 2^31 choices of its rows");
+    if (how.granularity != quantize::Granularity::row && how.granularity != quantize::Granularity::group)
+        fail(where + "entries are of rows with scales of their own, for all or for groups of their columns");
+    if (!entries->is_contiguous()) entries = contiguous_copy(std::move(*entries), Dtype::int32);
 }
 
 template <bool gated>
 void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
     const std::string name = gated ? "gated_activation_quantize" : "quantize", where = name + ": ";
-    if (argument_count != (gated ? 17 : 14) || result_count != 2)
+    if (argument_count != (gated ? 17 : 16) || result_count != 2)
         fail(name + " is registered with another schema");
     Arguments given(stack, argument_count);
     Tensor x = given.tensor();
-    std::optional<Tensor> other, bias, smooth, ids;
+    std::optional<Tensor> other, bias, smooth, ids, entries;
     if constexpr (gated) {
         other = given.optional_tensor();
         bias = given.optional_tensor();
@@ -107,24 +122,29 @@ void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
     if constexpr (!gated) {
         smooth = given.optional_tensor();
         ids = given.optional_tensor();
+        entries = given.optional_tensor();
     }
     const std::optional<Tensor> ends = given.optional_tensor();
     if (ends) check_ends(where, *ends, x);
+    const int64_t choices = gated ? 1 : given.integer();
     std::optional<Gate> gate;
     if constexpr (gated) gate.emplace(where, given);
     Quantization how(where, given);
     const Dtype dtype = x.dtype(where + "x");
     if (x.dimensions() < 1) fail(where + "x needs at least 1 dimension");
     const Placement placement(x.device());
-    const std::vector<int64_t> sizes =
+    check_entries(where, entries, choices, x, how);
+    std::vector<int64_t> sizes =
         gated ? gated_sizes(where, x, other) : std::vector<int64_t>(x.sizes().begin(), x.sizes().end());
+    if (entries) sizes[0] = entries->element_count();
     if (bias) check_bias(where, *bias, x, sizes.back());
-    if (smooth || ids) check_smooth(where, smooth, ids, x);
+    if (smooth || ids) check_smooth(where, smooth, ids, x, sizes);
     std::optional<quantize::RangeEnds> ranges;
     if (ends) ranges = ranges_of(*ends);
     Quantization::Results results = how.results(placement, sizes, scale, x.device(),
                                                 ends ? std::optional(ends->element_count()) : std::nullopt);
-    const int64_t columns = sizes.back(), rows = columns > 0 ? x.element_count() / x.sizes().back() : 0;
+    const int64_t columns = sizes.back(), tokens = columns > 0 ? x.element_count() / x.sizes().back() : 0,
+                  rows = entries && columns > 0 ? sizes[0] : tokens;
     if (rows > 0) {
         quantize::QuantizeArguments& arguments = how.arguments;
         std::vector<Tensor*> tensors = {&x};
@@ -132,6 +152,12 @@ void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
         const RowView view(tensors, dtype);
         arguments.x = view.rows(x, 0);
         arguments.rows = view.counts();
+        if (entries) {
+            arguments.entries = static_cast<const int32_t*>(entries->data());
+            arguments.choices = divisor_of(static_cast<uint32_t>(choices));
+            arguments.entry_limit = static_cast<uint32_t>(tokens * choices);
+            arguments.rows.all = arguments.rows.inner = static_cast<uint32_t>(rows);
+        }
         arguments.aligned = view.aligned(tensors);
         if constexpr (gated) {
             arguments.activation = gate->activation;
@@ -162,6 +188,8 @@ void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
         if (smooth)
             regions.push_back({smooth->data(), smooth->extent_bytes(Dtype::float32), "smooth", false});
         if (ids) regions.push_back({ids->data(), ids->extent_bytes(Dtype::int32), "ids", false});
+        if (entries)
+            regions.push_back({entries->data(), entries->extent_bytes(Dtype::int32), "entries", false});
         if (ends) add_region(*ends, regions);
         how.add_regions(results, scale, regions);
         if (maxima) regions.push_back({partial.data(), partial.extent_bytes(Dtype::float32), "maxima", true});

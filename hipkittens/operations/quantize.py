@@ -32,8 +32,9 @@ from ._tensors import draw, ends_of
 _SHUFFLED = 2
 
 
-def _fake(x, scale, smooth, ids, ends, *options):
-    return codes_and_scales(x, x.shape[-1], scale, ends, *options)
+def _fake(x, scale, smooth, ids, entries, ends, choices, *options):
+    rows = x if entries is None else x.new_empty((entries.shape[0], x.shape[1]))
+    return codes_and_scales(rows, x.shape[-1], scale, ends, *options)
 
 
 def _fake_bands(scales, ends):
@@ -276,7 +277,7 @@ OPERATION = Operation(
     folder="quantize",
     functions=(Function(quantize, lambda tensor, dtype: (tensor(32, 128, dtype=dtype), QuantSpec("fp8"))),),
     operators=(
-        Operator("quantize", _fake, _no_backward, sharding=_sharding, first_option=5),
+        Operator("quantize", _fake, _no_backward, sharding=_sharding, first_option=6),
         Operator(
             "scales_in_bands",
             _fake_bands,

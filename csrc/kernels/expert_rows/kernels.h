@@ -64,7 +64,7 @@ template <ElementConfig config>
 struct Combine {
     using T = typename element_of<config.element>::value;
     static constexpr int threads = expert_rows::threads, waves_per_simd = 4, lds_bytes = 0;
-    static constexpr uint32_t batch = 4;  // loads in flight
+    static constexpr uint32_t batch = 8;  // choices whose rows are in flight together
 
     KITTENS_DEVICE static void run(const ExpertRowsArguments& arguments) {
         const RowColumns<T> columns = columns_of<T>(arguments, arguments.count);
@@ -74,22 +74,28 @@ struct Combine {
         for (uint32_t choice = 0; choice < choices; choice += batch) {
             kittens::raw_eight<T> values[batch];
             float weight[batch];
-            bool is_there[batch];
+            uint32_t place[batch];
+            // All lanes have as many choices: those that a batch lacks cost a branch.
 #pragma unroll
             for (uint32_t i = 0; i < batch; ++i) {
-                // What is not there is read from where something is, and not added: a NaN of another row stays there.
-                const uint32_t pair = first + (choice + i < choices ? choice + i : 0);
-                const uint32_t place = static_cast<uint32_t>(((global<const int32_t>)arguments.index)[pair]);
-                is_there[i] = choice + i < choices && place < arguments.limit;
-                values[i] = columns.load_raw(arguments.rows,
-                                             (place < arguments.limit ? place : 0) * arguments.row_step);
+                if (choice + i >= choices) break;
+                const uint32_t pair = first + choice + i;
+                place[i] = static_cast<uint32_t>(((global<const int32_t>)arguments.index)[pair]);
                 weight[i] = arguments.weights ? ((global<const float>)arguments.weights)[pair] : 1.0f;
             }
 #pragma unroll
             for (uint32_t i = 0; i < batch; ++i) {
+                if (choice + i >= choices) break;
+                // What is not there is read from where something is, and not added: a NaN of another row stays there.
+                values[i] = columns.load_raw(
+                    arguments.rows, (place[i] < arguments.limit ? place[i] : 0) * arguments.row_step);
+            }
+#pragma unroll
+            for (uint32_t i = 0; i < batch; ++i) {
+                if (choice + i >= choices) break;
                 const eight next =
                     __builtin_elementwise_fma(eight(weight[i]), kittens::widened(values[i]), sum);
-                sum = is_there[i] ? next : sum;
+                sum = place[i] < arguments.limit ? next : sum;
             }
         }
         columns.store(sum, arguments.result, static_cast<int64_t>(columns.row) * arguments.columns);

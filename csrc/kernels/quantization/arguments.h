@@ -36,6 +36,10 @@ struct QuantizeArguments {
     // A row that has none, by a number out of range, is zeros.
     const float* smooth;
     const int32_t* smooth_ids;
+    // Row r is that of token entries[r] / choices of x, or zeros where entries[r] is not below entry_limit; null: row r of x.
+    const int32_t* entries;
+    Divisor choices;
+    uint32_t entry_limit;
     uint32_t smooth_rows;
     uint32_t matrix_rows;  // of blocks: of each matrix
     RowCounts rows;

@@ -34,6 +34,14 @@ KITTENS_DEVICE kittens::raw_eight<T> gated(const QuantizeArguments& arguments, e
     return __builtin_convertvector(y, kittens::raw_eight<T>);
 }
 
+// The row of x that a row is, or `no_row` where it is zeros.
+inline constexpr uint32_t no_row = UINT32_MAX;
+KITTENS_DEVICE uint32_t row_of_x(const QuantizeArguments& arguments, uint32_t row) {
+    if (!arguments.entries) return row;
+    const uint32_t entry = ((__attribute__((address_space(1))) const uint32_t*)arguments.entries)[row];
+    return entry < arguments.entry_limit ? arguments.choices.quotient(entry) : no_row;
+}
+
 // The row of `smooth` that a row has: null where it has none.
 KITTENS_DEVICE const float* factors_of(const QuantizeArguments& arguments, uint32_t row) {
     const uint32_t id = arguments.smooth_ids
@@ -54,9 +62,12 @@ struct RowKernel {
     KITTENS_DEVICE static void run(const QuantizeArguments& arguments, kittens::shared_byte* lds) {
         const uint32_t row = kittens::workgroup_id_x(), column = kittens::thread_id() * 8;
         const bool wide = arguments.aligned && arguments.columns % 8 == 0;
+        const uint32_t from = config.gated ? row : row_of_x(arguments, row);
         const auto row_of = [&](const StridedRows& of) -> buffer {
-            return {static_cast<const char*>(of.data) + of.offset(row, arguments.rows) * int64_t(sizeof(T)),
-                    arguments.columns * static_cast<uint32_t>(sizeof(T))};
+            const bool none = !config.gated && from == no_row;
+            return {static_cast<const char*>(of.data) +
+                        of.offset(none ? 0 : from, arguments.rows) * int64_t(sizeof(T)),
+                    none ? 0 : arguments.columns * static_cast<uint32_t>(sizeof(T))};
         };
         const auto bias_at = [&](uint32_t at) {
             return [&arguments, at, wide](uint32_t first) {
@@ -134,8 +145,10 @@ KITTENS_DEVICE RowColumns<T> columns_of(const QuantizeArguments& arguments, uint
 template <bool is_gated, class T>
 KITTENS_DEVICE kittens::raw_eight<T> load(const QuantizeArguments& arguments, const RowColumns<T>& columns) {
     if (columns.none()) return T();
+    const uint32_t row = is_gated ? columns.row : row_of_x(arguments, columns.row);
+    if (row == no_row) return T();
     const auto part = [&](const StridedRows& of) {
-        return columns.load_raw(of.data, of.offset(columns.row, arguments.rows));
+        return columns.load_raw(of.data, of.offset(row, arguments.rows));
     };
     const auto values = part(arguments.x);
     if constexpr (is_gated) {
