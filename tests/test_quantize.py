@@ -380,15 +380,33 @@ def test_opcheck(target):
     operator = torch.ops.hipkittens.quantize
     rest = (0.0, math.inf, 1.0)
     calls = [
-        (draw(3, 4, 34), None, None, None, None, 0, -1, 0, *rest, -1, 0, False),
-        (draw(5, 34, dtype=F32), torch.ones(1), None, None, None, 2, 0, 0, *rest, -1, 0, True),
-        (draw(5, 34), None, None, None, None, 3, 32, 2, *rest, 2, 1 << 22, False),
         (
             draw(5, 34),
             None,
             None,
             None,
+            torch.tensor([3, 9, -1], dtype=torch.int32),
+            None,
+            2,
+            0,
+            -1,
+            0,
+            *rest,
+            -1,
+            0,
+            False,
+        ),
+        (draw(3, 4, 34), None, None, None, None, None, 1, 0, -1, 0, *rest, -1, 0, False),
+        (draw(5, 34, dtype=F32), torch.ones(1), None, None, None, None, 1, 2, 0, 0, *rest, -1, 0, True),
+        (draw(5, 34), None, None, None, None, None, 1, 3, 32, 2, *rest, 2, 1 << 22, False),
+        (
+            draw(5, 34),
+            None,
+            None,
+            None,
+            None,
             torch.tensor([2, 4], dtype=torch.int32),
+            1,
             3,
             32,
             2,
@@ -397,14 +415,16 @@ def test_opcheck(target):
             1 << 22,
             False,
         ),
-        (draw(5, 300), None, None, None, None, 1, 128, 1, *rest, -1, 0, False),
-        (draw(2, 5, 300), None, None, None, None, 0, -2, 0, *rest, -1, 0, False),
+        (draw(5, 300), None, None, None, None, None, 1, 1, 128, 1, *rest, -1, 0, False),
+        (draw(2, 5, 300), None, None, None, None, None, 1, 0, -2, 0, *rest, -1, 0, False),
         (
             draw(3, 4, 34),
             None,
             draw(2, 34, dtype=F32),
             torch.ones(3, 4, dtype=torch.int32),
             None,
+            None,
+            1,
             2,
             -1,
             0,
@@ -431,6 +451,38 @@ def test_compile(target):
     for rows in (3, 8):
         x = draw(rows, 24, seed=rows)
         assert torch.equal(compiled(x), block(x))
+
+
+ENTRY_SPECS = (FP8_ROWS := QuantSpec("fp8"), QuantSpec("int8"), QuantSpec("fp8", 128), QuantSpec("mxfp4"))
+
+
+@pytest.mark.parametrize("spec", ENTRY_SPECS, ids=lambda spec: f"{spec.format}-{spec.granularity}")
+@pytest.mark.parametrize("dtype", (BF16, F32), ids=str)
+@pytest.mark.parametrize(("rows", "columns"), ((7, 96), (5, 1024), (1, 8200)))
+def test_entries_are_rows_of_tokens(target, spec, dtype, rows, columns):
+    x = draw(rows, columns + 8, dtype=dtype)[:, :columns]  # not contiguous
+    choices = 3
+    entries = torch.tensor(
+        [0, 3 * rows - 1, -1, 3 * rows, 1, 2, 2**31 - 1, -(2**31)] + [0] * 9, dtype=torch.int32
+    )
+    there = (entries >= 0) & (entries < choices * rows)
+    gathered = torch.where(there[:, None], x[torch.where(there, entries, 0).long() // choices], 0).to(dtype)
+    for mine, same in zip(
+        quantize(x, spec, entries=entries, choices=choices), quantize(gathered, spec), strict=True
+    ):
+        assert torch.equal(mine.view(torch.uint8), same.view(torch.uint8))
+
+
+def test_entries_of_smoothed_rows_and_of_none(target):
+    x, smooth = draw(4, 96), draw(3, 96, seed=1).float()
+    entries, ids = torch.tensor([5, 0, 7, 2], dtype=torch.int32), torch.tensor([2, 3, 0, 1])
+    mine = quantize(x, FP8_ROWS, entries=entries, choices=2, smooth=smooth, smooth_ids=ids)
+    same = quantize(x[entries.long() // 2], FP8_ROWS, smooth=smooth, smooth_ids=ids)
+    codes, scales = quantize(x, FP8_ROWS, entries=entries[:0])
+    assert all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(mine, same, strict=True))
+    assert (tuple(codes.shape), tuple(scales.shape)) == ((0, 96), (0, 1))
+    codes, _ = quantize(x[:0], FP8_ROWS, entries=entries)
+    assert tuple(codes.shape) == (4, 96) and not codes.view(torch.uint8).any()
 
 
 def test_it_has_no_derivative(target):
@@ -463,6 +515,11 @@ BAD = [
     (lambda: quantize(X, FP8, smooth_ids=X[:, 0].int()), ValueError, "there are smooth_ids and no smooth"),
     (lambda: quantize(X, FP8, smooth=X.float(), smooth_ids=X[:, 0]), TypeError, "smooth_ids is torch.bfloat16; allowed: torch.int32, torch.int64"),
     (lambda: quantize(X, FP8, smooth=X.float(), smooth_ids=X.int()), ValueError, "smooth_ids has shape (4, 8); it must be that of the codes without its last dimension, (4,)"),
+    (lambda: quantize(X, FP8, entries=X[:, 0]), TypeError, "entries is torch.bfloat16; allowed: torch.int32"),
+    (lambda: quantize(X, FP8, entries=X.int()), ValueError, "x has shape (4, 8) and entries (4, 8); entries number the rows of a matrix"),
+    (lambda: quantize(X, FP8, entries=X[:, 0].int(), choices=0), ValueError, "choices is 0; it must be a whole number, 1 or more"),
+    (lambda: quantize(X, FP8, choices=2), ValueError, "choices is 2 and there are no entries"),
+    (lambda: quantize(X, QuantSpec("fp8", BLOCK), entries=X[:, 0].int()), ValueError, "there are entries and granularity is (128, 128)"),
     (lambda: quantize(X, QuantSpec("fp8", "tensor"), smooth=X[0].float()), ValueError, "there is smooth and granularity is 'tensor'"),
     (lambda: QuantSpec("mxfp4", 64), ValueError, "granularity is 64; allowed with 'mxfp4': 32"),
     (lambda: QuantSpec("fp8", scale_rule="ceil"), ValueError, "scale_rule is 'ceil'; allowed with 'fp8' and granularity 'row': 'maximum', 'round_up'"),
@@ -485,18 +542,23 @@ def test_bad_input(call, error, message):
 
 NONE = (0.0, math.inf, 1.0, -1, 0, False)
 BAD_OPERANDS = [
-    (lambda op: op(X, None, None, None, None, 6, -1, 0, *NONE), "code is 6; 0 .. 5 are allowed"),
-    (lambda op: op(X, None, None, None, None, 0, 48, 0, *NONE), "groups of 48; 32, 64 and 128 are allowed"),
-    (lambda op: op(X, None, None, None, None, 0, -1, 1, *NONE), "layouts of scales are for groups"),
-    (lambda op: op(X, None, None, None, None, 0, 32, 2, *NONE), "only powers of two are shuffled"),
-    (lambda op: op(X[:, :7], None, None, None, None, 3, 32, 0, *NONE), "rows of e2m1 need an even number of elements"),
-    (lambda op: op(X[0], None, None, None, None, 0, -2, 0, *NONE), "blocks need rows and columns"),
-    (lambda op: op(X, None, None, X[:, 0].int(), None, 0, -1, 0, *NONE), "ids are of the rows of smooth, which is not there"),
-    (lambda op: op(X, None, X[:, :4].float(), None, None, 0, -1, 0, *NONE), "smooth needs to be float32 of rows as long as"),
-    (lambda op: op(X, None, X.float(), X[:, 0].long(), None, 0, -1, 0, *NONE), "ids need to be int32 of the shape of x"),
-    (lambda op: op(X, None, X.float(), None, None, 0, 0, 0, *NONE), "factors are for scales of rows and of groups"),
-    (lambda op: op(X, torch.ones(1), None, None, None, 0, -1, 0, *NONE), "scale needs to be one float32"),
-    (lambda op: op(torch.zeros(1, dtype=BF16).expand(2**25, 8), None, None, None, None, 0, -1, 0, *NONE), "33554432 rows with a scale each"),
+    (lambda op: op(X, None, None, None, None, None, 1, 6, -1, 0, *NONE), "code is 6; 0 .. 5 are allowed"),
+    (lambda op: op(X, None, None, None, None, None, 1, 0, 48, 0, *NONE), "groups of 48; 32, 64 and 128 are allowed"),
+    (lambda op: op(X, None, None, None, None, None, 1, 0, -1, 1, *NONE), "layouts of scales are for groups"),
+    (lambda op: op(X, None, None, None, None, None, 1, 0, 32, 2, *NONE), "only powers of two are shuffled"),
+    (lambda op: op(X[:, :7], None, None, None, None, None, 1, 3, 32, 0, *NONE), "rows of e2m1 need an even number of elements"),
+    (lambda op: op(X[0], None, None, None, None, None, 1, 0, -2, 0, *NONE), "blocks need rows and columns"),
+    (lambda op: op(X, None, None, X[:, 0].int(), None, None, 1, 0, -1, 0, *NONE), "ids are of the rows of smooth, which is not there"),
+    (lambda op: op(X, None, X[:, :4].float(), None, None, None, 1, 0, -1, 0, *NONE), "smooth needs to be float32 of rows as long as"),
+    (lambda op: op(X, None, X.float(), X[:, 0].long(), None, None, 1, 0, -1, 0, *NONE), "ids need to be int32 of the shape of codes"),
+    (lambda op: op(X, None, X.float(), None, None, None, 1, 0, 0, 0, *NONE), "factors are for scales of rows and of groups"),
+    (lambda op: op(X, torch.ones(1), None, None, None, None, 1, 0, -1, 0, *NONE), "scale needs to be one float32"),
+    (lambda op: op(torch.zeros(1, dtype=BF16).expand(2**25, 8), None, None, None, None, None, 1, 0, -1, 0, *NONE), "33554432 rows with a scale each"),
+    (lambda op: op(X, None, None, None, X.int(), None, 1, 0, -1, 0, *NONE), "entries need to be int32 of one dimension"),
+    (lambda op: op(X[None], None, None, None, X[:, 0].int(), None, 1, 0, -1, 0, *NONE), "entries are of x with two dimensions"),
+    (lambda op: op(X, None, None, None, X[:, 0].int(), None, 2**30, 0, -1, 0, *NONE), "less than 2^31 choices of its rows"),
+    (lambda op: op(X, None, None, None, X[:, 0].int(), None, 1, 0, 0, 0, *NONE), "entries are of rows with scales of their own"),
+    (lambda op: op(X, None, None, None, None, None, 0, 0, -1, 0, *NONE), "choices is 0; 1 or more are allowed"),
 ]  # fmt: skip
 
 

@@ -46,13 +46,17 @@ SCALED_ROWS = {
     )
 }
 
-# name -> how many K tiles its interleaved loop holds in LDS (direct loads), in registers (others)
-INTERLEAVED = {
-    name: (int(in_lds), int(in_registers))
-    for name, in_lds, in_registers in re.findall(
-        r"^ROW\(gemm, (\w+),.*, interleaved, (\d+), (\d+), \w+\)", VARIANTS, re.M
-    )
-}
+# name -> how many K tiles its loop holds in LDS (direct loads), in registers (others), for two of the schedules
+INTERLEAVED, STREAMED = (
+    {
+        name: (int(in_lds), int(in_registers))
+        for name, in_lds, in_registers in re.findall(
+            rf"^ROW\(gemm, (\w+),.*, {schedule}, (\d+), (\d+), \w+\)", VARIANTS, re.M
+        )
+    }
+    for schedule in ("interleaved", "streamed")
+)
+IN_FLIGHT = INTERLEAVED | STREAMED
 
 
 class Matrix(ctypes.Structure):

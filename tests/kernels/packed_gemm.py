@@ -48,7 +48,7 @@ class PackedGemm:
         a, b = (rng.integers(-4, 5, (rows, k)).astype(np.float32) for rows in (m, n))
         self.expected = a @ b.T
         self.a, self.b, self.c = to_bf16(a), to_bf16(b), np.empty((m, n), np.float32)
-        self.threads = {"256x256x64": 512, "128x128x64": 256}[variant.split("_")[2]]
+        self.threads = {"256x256x64": 512, "128x128x64": 256, "16x64x64": 256}[variant.split("_")[2]]
         tiles_m, tiles_n, k_tiles = -(-m // tile_m), -(-n // tile_n), -(-k // tile_k)
         self.grid = (tiles_m * tiles_n, 1, 1)
         arguments = _Arguments(m=m, n=n, k=k, k_tiles=k_tiles, k_tiles_per_split=k_tiles, output=2, vector_stores=1,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.kernels.gemm_plan import INTERLEAVED, ROWS, Gemm, PlanError, make_plan
+from tests.kernels.gemm_plan import IN_FLIGHT, ROWS, Gemm, PlanError, make_plan
 from tests.simulated_device import TARGETS
 
 CHECKS = {"poison": 1, "count_lds_conflicts": 1}
@@ -84,12 +84,12 @@ def test_ping_pong_does_not_depend_on_the_order_of_waves(target, seed):
 
 @pytest.mark.parametrize(
     ("row", "target"),
-    [case for case in CASES if case[0] in INTERLEAVED and case[0].startswith(("nt_bf16", "tn_bf16"))],
+    [case for case in CASES if case[0] in IN_FLIGHT and case[0].startswith(("nt_bf16", "tn_bf16"))],
 )
-def test_every_number_of_k_tiles_of_the_interleaved_schedule(row, target):
+def test_every_number_of_k_tiles_in_flight(row, target):
     """From fewer K tiles than are in flight to every remainder of whole turns of the loop, the last tile cut."""
     _, orientation, element, tile_m, tile_n, tile_k = ROWS[row]
-    for k_tiles in range(1, 2 * max(INTERLEAVED[row]) + 2):
+    for k_tiles in range(1, 2 * max(IN_FLIGHT[row]) + 2):
         problem = Gemm(target, orientation, element, tile_m, tile_n, k_tiles * tile_k - 22)
         run(problem, row, wave_order_seed=k_tiles)
 

@@ -8,14 +8,14 @@ from mutation_proof import proof
 from mutation_run import Subject, capture
 
 from hipkittens._installation import pack
-from tests.kernels.gemm_plan import INTERLEAVED, ROWS
+from tests.kernels.gemm_plan import IN_FLIGHT, ROWS, STREAMED
 from tests.kernels.packed_gemm import PackedGemm
 from tests.simulated_device import TARGETS, SimulatorError
 from tests.simulator.listing import Line, listing
 
 S_NOP_0, S_TRAP_3 = 0xBF800000, 0xBF920003
 # (variant, M = N, K): whole and broken tiles of K, several workgroups, every stage of the pipeline in use.
-CASES = [("nt_bf16_256x256x64", 512, 448), ("nt_bf16_128x128x64", 256, 328)]
+CASES = [("nt_bf16_256x256x64", 512, 448), ("nt_bf16_128x128x64", 256, 328), ("nt_bf16_16x64x64", 64, 840)]
 SEEDS = range(6)
 
 
@@ -114,15 +114,24 @@ def hot_loop(lines: list[Line]) -> list[Line]:
     return max(loops, key=matrix_instructions)
 
 
-@pytest.mark.parametrize(
-    "row", [row for row in INTERLEAVED if row.startswith("nt_bf16") and ROWS[row][0] in ("both", "gfx942")]
-)
-def test_loads_through_registers_stay_under_way_for_as_many_k_tiles_as_the_row_says(row):
+# Those of interleaved loops go to LDS directly on gfx950.
+THROUGH_REGISTERS = [
+    (row, target)
+    for row in IN_FLIGHT
+    for target in TARGETS
+    if row.startswith("nt_bf16")
+    and ROWS[row][0] in ("both", target)
+    and (target == "gfx942" or row in STREAMED)
+]
+
+
+@pytest.mark.parametrize(("row", "target"), THROUGH_REGISTERS)
+def test_loads_through_registers_stay_under_way_for_as_many_k_tiles_as_the_row_says(row, target):
     """The compiler counts these loads; one that it moves, or a way into the loop with another order, shortens the waits."""
-    chosen = pack("gfx942")
-    loop = hot_loop(listing(chosen.image(chosen.entry(f"hipkittens_gemm_{row}_gfx942")), "gfx942"))
+    chosen = pack(target)
+    loop = hot_loop(listing(chosen.image(chosen.entry(f"hipkittens_gemm_{row}_{target}")), target))
     loads = sum(line.mnemonic.startswith("buffer_load") for line in loop)
-    in_registers = INTERLEAVED[row][1]
+    in_registers = IN_FLIGHT[row][1]
     assert loads and loads % in_registers == 0
     waits = [int(count) for line in loop for count in re.findall(r"vmcnt\((\d+)\)", line.text)]
     assert waits and min(waits) >= (in_registers - 1) * (loads // in_registers), waits
