@@ -31,12 +31,25 @@ KITTENS_DEVICE V load_elements(buffer source, uint32_t offset) {
     }
 }
 
+// 16 bytes of which those from `count` on become zero; any number, negative ones included.
+KITTENS_DEVICE b128 first_bytes(b128 words, int count) {
+#pragma unroll
+    for (int word = 0; word < 4; ++word) {
+        const int left = count - word * 4;
+        words[word] &= left >= 4 ? ~0u : left <= 0 ? 0u : ~0u >> (32 - 8 * left);
+    }
+    return words;
+}
+
 // Offsets are computed once (init_offsets) and used for every window of the same row stride. Lanes write LDS in linear
 // order, as the direct load must; the swizzle is therefore applied, inverted, to the global side. The passes
 // of a wave are neighbours. issue() starts the loads: into LDS (direct) or into registers, which commit()
-// writes to LDS. `sets`: how many fills can be in flight to registers, each in the set that its issue and commit name.
+// writes to LDS. `sets`: how many fills can be in flight to registers, each in the set that its issue and commit name. Of 64 threads,
+// each wave fills a tile of its own.
 template <class Tile, int Threads, Fill fill, int sets = 1>
 struct global_to_shared {
+    KITTENS_DEVICE static int own_thread() { return Threads == wave_lanes ? lane_id() : thread_id(); }
+
     using T = typename Tile::element;
     static constexpr int pass_bytes = Threads * b128_bytes;
     static constexpr int passes = (Tile::bytes + pass_bytes - 1) / pass_bytes;
@@ -73,7 +86,7 @@ struct global_to_shared {
     // Row r of the tile is `rows`(r) bytes into the buffer: contiguous_rows, listed_rows or any other function.
     template <class Rows>
     KITTENS_DEVICE void init_offsets_of(const Rows& rows, int first_col = 0) {
-        const int thread = thread_id();
+        const int thread = own_thread();
         wave = wave_id();
 #pragma unroll
         for (int pass = 0; pass < passes; ++pass) {
@@ -107,7 +120,7 @@ struct global_to_shared {
         issue_at<set>(prepared(source), tile, masked);
     }
     KITTENS_DEVICE void mask(uint32_t (&masked)[passes], int valid_rows, int valid_cols) const {
-        const int thread = thread_id();
+        const int thread = own_thread();
 #pragma unroll
         for (int pass = 0; pass < passes; ++pass) {
             const Coordinate at = position(pass, thread);
@@ -117,7 +130,7 @@ struct global_to_shared {
 
     template <int set = 0>
     KITTENS_DEVICE void issue_at(buffer source, Tile tile, const uint32_t (&at)[passes]) {
-        const int thread = thread_id();
+        const int thread = own_thread();
         if constexpr (fill == Fill::direct) {
             for_each_index<(passes + 3) / 4>([&](auto group) {
                 constexpr int first = group.value * 4, count = passes - first < 4 ? passes - first : 4;
@@ -135,6 +148,16 @@ struct global_to_shared {
         for_each_index<commit_items>([&](auto piece) { commit_item<piece.value, set>(tile); });
     }
 
+    // Behind the loads of a set, in its registers: what they brought from behind column `first`.
+    template <int set = 0>
+    KITTENS_DEVICE void clear_columns(int first) {
+        const int thread = own_thread();
+#pragma unroll
+        for (int pass = 0; pass < passes; ++pass)
+            data[set][pass] = first_bytes(data[set][pass],
+                                          (first - position(pass, thread).col) * static_cast<int>(sizeof(T)));
+    }
+
     // One load from prepared(source), and one write, at a time: for schedules that place each by itself.
     static constexpr int issue_items = passes, commit_items = fill == Fill::direct ? 0 : passes;
     template <int pass, int set = 0>
@@ -143,12 +166,12 @@ struct global_to_shared {
         if constexpr (fill == Fill::direct)
             buffer_load_to_lds_one<pass % 4>(source, offsets[pass],
                                              tile.data + (wave * passes + pass / 4 * 4) * wave_bytes);
-        else if (active(pass, thread_id()))
+        else if (active(pass, own_thread()))
             data[set][pass] = buffer_load<b128>(source, offsets[pass]);
     }
     template <int pass, int set = 0>
     KITTENS_DEVICE void commit_item(Tile tile) const {
-        const int thread = thread_id();
+        const int thread = own_thread();
         if (active(pass, thread)) lds_write(data[set][pass], tile.data + linear_offset(pass, thread));
     }
 };

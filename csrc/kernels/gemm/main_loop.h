@@ -46,26 +46,23 @@ struct GemmPolicy {
 // A K tile of each operand is in `pieces` tiles in LDS, and a wave multiplies as many bands of rows by as many of columns.
 template <GemmConfig config, class Policy, int pieces>
 struct MainLoop {
-    using A = Operand<typename Policy::TypeA, config.tile_m / pieces, !config.a_is_transposed(), config>;
-    using B = Operand<typename Policy::TypeB, config.tile_n / pieces, config.b_is_transposed(), config>;
+    static constexpr bool streamed = config.schedule == Schedule::streamed;
+    // Of a tile in LDS: the workgroup's share of a piece, or the wave's.
+    static constexpr int rows_of_tile = streamed ? config.wave_m() : config.tile_m / pieces,
+                         columns_of_tile = streamed ? config.wave_n() : config.tile_n / pieces;
+    using A = Operand<typename Policy::TypeA, rows_of_tile, !config.a_is_transposed(), config>;
+    using B = Operand<typename Policy::TypeB, columns_of_tile, config.b_is_transposed(), config>;
     static_assert(A::step_k == B::step_k && A::fill == B::fill, "both operands order K alike");
-    static constexpr bool streamed = config.schedule == Schedule::streamed,
-                          direct = !streamed && A::fill == Fill::direct,
+    static constexpr bool direct = A::fill == Fill::direct,
                           alternate = direct && config.load_order == LoadOrder::alternate;
     // e8m0 factors that the matrix instruction takes, or none.
     static constexpr bool has_steps = config.scales == Scales::in_matrix || config.scales == Scales::of_b;
     using StepFactors = choose<!has_steps, NoStepScales,
                                choose<direct, StepScales<config, pieces>, StepScalesInRegisters<config>>>;
     static constexpr int step_k = A::step_k, steps = config.tile_k / step_k,
-                         waves = config.waves_m * config.waves_n;
-    // Of a wave, on their way to LDS.
-    static constexpr int loads_per_tile = [] {
-        if constexpr (streamed)
-            return 0;
-        else
-            return pieces * (A::Loads::loads_per_wave + B::Loads::loads_per_wave) +
-                   StepFactors::loads_per_wave;
-    }();
+                         waves = config.waves_m * config.waves_n,
+                         loads_per_tile = pieces * (A::Loads::loads_per_wave + B::Loads::loads_per_wave) +
+                                          StepFactors::loads_per_wave;
 
     using Arguments = typename Policy::Arguments;
     using Accumulator = rt<typename Policy::Sum, config.wave_m() / pieces, config.wave_n() / pieces, row_l,
@@ -77,12 +74,10 @@ struct MainLoop {
     template <int k>
     using RegistersB = typename B::template Registers<Accumulator::cols, k>;
 
-    static constexpr int buffers = streamed                                   ? 0
-                                   : direct                                   ? config.buffers
-                                   : config.schedule == Schedule::interleaved ? 2
-                                                                              : 1;
-    static constexpr int b_begin = buffers * pieces * A::Tile::bytes,
-                         operand_bytes = b_begin + buffers * pieces * B::Tile::bytes,
+    static constexpr int buffers = direct ? config.buffers : config.schedule == Schedule::interleaved ? 2 : 1;
+    // The streamed schedule has A in registers, and a tile of B for each wave.
+    static constexpr int b_begin = streamed ? 0 : buffers * pieces * A::Tile::bytes,
+                         operand_bytes = b_begin + (streamed ? waves : buffers * pieces) * B::Tile::bytes,
                          loaded_bytes = operand_bytes + buffers * StepFactors::buffer_bytes,
                          product_bytes =
                              waves * config.matrix * ProductRows<float, Accumulator::cols>::row_bytes,
@@ -95,20 +90,24 @@ struct MainLoop {
 
     using StreamA =
         choose<streamed, RegisterStream<A, config.wave_m(), config.tile_k>, OperandStream<A, pieces>>;
-    using StreamB =
-        choose<streamed, RegisterStream<B, config.wave_n(), config.tile_k>, OperandStream<B, pieces>>;
+    using StreamB = OperandStream<B, pieces>;
     // A and B, or with alternate loads the operand whose tiles this workgroup issues first and the other one.
     struct Streams {
         StreamA first;
         choose<alternate, StreamA, StreamB> second;
     };
+    KITTENS_DEVICE static TileCoordinate tile_of_wave(TileCoordinate tile) {
+        tile.m += wave_id() / config.waves_n * config.wave_m();
+        tile.n += wave_id() % config.waves_n * config.wave_n() / Policy::Columns::of_each;
+        return tile;
+    }
     KITTENS_DEVICE static Streams streams(const Arguments& arguments, TileCoordinate tile, KRange range,
                                           shared_byte* lds) {
-        const typename A::Source source_a(arguments.a, tile.batch, arguments.m, arguments.k, tile.m);
-        const auto source_b = Policy::Columns::template source_of_b<B, pieces>(arguments, tile);
+        const TileCoordinate of_source = streamed ? tile_of_wave(tile) : tile;
+        const typename A::Source source_a(arguments.a, tile.batch, arguments.m, arguments.k, of_source.m);
+        const auto source_b = Policy::Columns::template source_of_b<B, pieces>(arguments, of_source);
         if constexpr (streamed) {
-            return {{source_a, range, wave_id() / config.waves_n * config.wave_m()},
-                    {source_b, range, wave_id() % config.waves_n * config.wave_n()}};
+            return {{source_a, range}, {source_b, range, lds + wave_id() * B::Tile::bytes}};
         } else {
             const StreamA a(source_a, range, lds);
             const StreamB b(source_b, range, lds + b_begin);

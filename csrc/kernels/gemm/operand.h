@@ -54,9 +54,12 @@ struct OperandSource {
 template <class T, int extent, bool k_is_contiguous, GemmConfig config>
 struct Operand {
     static constexpr bool along_k = k_is_contiguous;
-    static constexpr int rows = extent, tile_k = stored<T>(config.tile_k), threads = config.threads(),
+    static constexpr int rows = extent, tile_k = stored<T>(config.tile_k),
+                         threads = config.schedule == Schedule::streamed ? wave_lanes : config.threads(),
                          vector_elements = b128_bytes / sizeof(T);
-    static constexpr Fill fill = config.row_start == RowStart::element ? Fill::elements : vector_fill;
+    static constexpr Fill fill = config.row_start == RowStart::element   ? Fill::elements
+                                 : config.schedule == Schedule::streamed ? Fill::registers
+                                                                         : vector_fill;
     // Transposed in the LDS read where the target can, else on the way into LDS.
     static constexpr bool read_transposed = !k_is_contiguous && target.transposed_lds_read,
                           filled_transposed = !k_is_contiguous && !read_transposed;

@@ -5,8 +5,8 @@
 
 namespace hipkittens::gemm {
 
-// Every lane loads the 16 bytes along K that it multiplies: lines of memory are whole where a K tile has 128 bytes of a row. Rows
-// behind the matrix are behind its buffer, and cost nothing.
+// Every lane loads the 16 bytes along K that it multiplies. Each quarter of the wave has lanes of 16 rows, which the vector cache looks
+// up one after the other; but rows behind the matrix are behind its buffer, and cost nothing: for operands of few rows.
 template <class Operand, int rows_of_wave, int tile_k>
 struct RegisterStream {
     static_assert(Operand::along_k, "a lane's elements are neighbours in memory");
@@ -21,26 +21,18 @@ struct RegisterStream {
     buffer first_view;                       // of the range's first tile, which K may cut
     int valid_bytes;                         // of its rows
 
-    // The wave's rows begin at row `row` of the source.
     template <class Source>
-    KITTENS_DEVICE RegisterStream(const Source& source, KRange range, int row)
+    KITTENS_DEVICE RegisterStream(const Source& source, KRange range)
         : first_view(source.window(range.begin).view()),
           valid_bytes(stored<T>(range.valid_k) * static_cast<int>(sizeof(T))) {
         const auto step = static_cast<uint32_t>(source.step_bytes());
         k_tiles = tiles_of_buffer::iterator(first_view, step, range.count() - 1);
         first_view.scalar_offset = (range.last - range.begin) * step;
         const Coordinate own = Tile::at(lane_id(), 0, 0, 0);
-        const auto rows = rows_of(source);
+        const contiguous_rows rows{static_cast<uint32_t>(source.matrix.row_bytes())};
 #pragma unroll
         for (int i = 0; i < Tile::height; ++i)
-            offsets[i] = rows(row + i * Tile::shape::rows + own.row) + own.col * sizeof(T);
-    }
-    template <class Source>
-    KITTENS_DEVICE static auto rows_of(const Source& source) {
-        if constexpr (requires { source.rows_of_piece(0); })
-            return source.rows_of_piece(0);
-        else
-            return contiguous_rows{static_cast<uint32_t>(source.matrix.row_bytes())};
+            offsets[i] = rows(i * Tile::shape::rows + own.row) + own.col * sizeof(T);
     }
 
     // Calls use(fragment, first element, row of base tiles, bytes from the lane's first run on) for every run of a lane.
@@ -73,13 +65,7 @@ struct RegisterStream {
             vec<T, Tile::shape::run> run;
 #pragma unroll
             for (int e = 0; e < Tile::shape::run; ++e) run[e] = fragment[first.value + e];
-            b128 words = __builtin_bit_cast(b128, run);
-#pragma unroll
-            for (int word = 0; word < 4; ++word) {
-                const int left = valid_bytes - own - col - word * 4;
-                words[word] &= left >= 4 ? ~0u : left <= 0 ? 0u : ~0u >> (32 - 8 * left);
-            }
-            set(fragment, first, words);
+            set(fragment, first, first_bytes(__builtin_bit_cast(b128, run), valid_bytes - own - col));
         });
     }
     KITTENS_DEVICE void issue(Tile& tile) {

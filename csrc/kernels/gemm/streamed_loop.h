@@ -1,24 +1,25 @@
-// kernels/gemm/streamed_loop.h: every wave loads what it multiplies, without LDS and without barriers.
+// kernels/gemm/streamed_loop.h: every wave loads what it multiplies, without barriers.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "main_loop.h"
 
 namespace hipkittens::gemm {
 
-// For few rows: the weights, which are B, are read once, and no two waves of a workgroup need the same of them. Rows of A are loaded
-// by each wave, by all but one from the vector cache. `config.in_registers` K tiles are on their way.
+// For few rows: the weights, which are B, are read once, and no two waves of a workgroup need the same of them. A wave loads whole
+// lines of them, and its lanes exchange them through LDS of the wave's own; rows of A come from the vector cache to all waves but one.
+// `config.in_registers` K tiles are on their way.
 template <GemmConfig config, class Policy>
 struct StreamedLoop : MainLoop<config, Policy, 1> {
     using Base = MainLoop<config, Policy, 1>;
     using Base::height, Base::width, Base::steps, Base::products, Base::range, Base::in_flight, Base::sums,
         Base::accumulation;
-    static_assert(!Base::has_steps, "factors of matrix steps come through LDS");
+    using typename Base::A, typename Base::B;
+    static_assert(!Base::has_steps, "factors of matrix steps come through LDS that waves share");
     static constexpr int stages = config.in_registers;
 
-    // A K tile and what its sums are multiplied with.
+    // A K tile of A and what its sums are multiplied with; those of B are in the stream's own registers.
     struct Stage {
         typename Base::StreamA::Tile a;
-        typename Base::StreamB::Tile b;
         typename Base::Accumulation::Factors factors;
     } stage[stages];
 
@@ -29,18 +30,25 @@ struct StreamedLoop : MainLoop<config, Policy, 1> {
     template <int n>
     KITTENS_DEVICE void issue() {
         schedule_fence();
-        in_flight.second.issue(stage[n].b);
+        in_flight.second.template issue<0, n>(0);
+        in_flight.second.k_tiles.advance();
         in_flight.first.issue(stage[n].a);
         accumulation.load_next(stage[n].factors);
         schedule_fence();
     }
     template <int n>
     KITTENS_DEVICE void multiply_tile() {
+        typename Base::template RegistersB<config.tile_k> b;
+        // A wave's accesses to LDS take place in their order; only the compiler has to keep it.
+        in_flight.second.loads[0].template commit<n>(in_flight.second.tile(0));
+        compiler_fence();
+        B::template read<base_tiles<0, width, 0, steps>>(b, in_flight.second.tile(0), 0, 0);
+        compiler_fence();
         if constexpr (Base::promotes) accumulation.now = stage[n].factors;
         for_each_index<steps * products>([&](auto m) KITTENS_INLINE {
             constexpr int step = m.value / products, i = m.value % products % height,
                           j = m.value % products / height;
-            this->template multiply<i, j, step, step == 0>(sums[0][0], stage[n].a, stage[n].b, {}, {});
+            this->template multiply<i, j, step, step == 0>(sums[0][0], stage[n].a, b, {}, {});
         });
         if constexpr (Base::promotes)
             for_each_index<products>(
@@ -59,14 +67,14 @@ struct StreamedLoop : MainLoop<config, Policy, 1> {
             if (left > n + 1) last_tiles<n + 1>(left);
     }
     KITTENS_DEVICE void run(TileCoordinate tile) {
-        in_flight.second.issue_first(stage[0].b);
+        in_flight.second.template issue_first<0>(0);
         in_flight.first.issue_first(stage[0].a);
         accumulation.load_first(stage[0].factors);
         for_each_index<stages, 1>([&](auto n) KITTENS_INLINE { issue<n.value>(); });
         this->clear_sums();
-        if (Base::A::is_cut(range.valid_k)) {
+        if (A::is_cut(range.valid_k)) {
             in_flight.first.clear_past_k(stage[0].a);
-            in_flight.second.clear_past_k(stage[0].b);
+            in_flight.second.loads[0].template clear_columns<0>(B::valid_cols(range.valid_k));
         }
         int left = range.count();
         for (; left > stages; left -= stages)
