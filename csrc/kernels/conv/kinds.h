@@ -24,12 +24,13 @@ struct ConvConfig {
 // Of updates: sequences that go on by one time, as in decoding, whose channels are neighbours.
 struct UpdateConfig {
     ElementType element;
-    int channels;        // neighbouring ones that a thread computes
-    int columns;         // of the states: as many as are before a time, or one more
-    bool channels_last;  // the states' channels are neighbours; else a channel's columns, behind those of the one before
+    int channels;  // neighbouring ones that a thread computes: few, as steps of few sequences have few threads
+    int columns;   // of the states: as many as are before a time, or one more
+    bool
+        channels_last;  // the states' channels are neighbours; else a channel's columns, behind those of the one before
 };
 // Of the convolutions of updates.
-inline constexpr int update_width = 4;
+inline constexpr int update_width = 4, update_threads = 64;
 
 // Sequences of one length, each with rows of its own; or packed one after the other in time.
 struct Sequences {
@@ -78,8 +79,8 @@ struct ForwardArguments {
     uint32_t padding;
 };
 
-// Of an update. The grid's first dimension are channels, the second sequences: neighbouring workgroups are on different XCDs, each
-// of which then reads its own weights. The first seven words are what loads need (preloaded_arguments.h); strides are in elements.
+// Of an update. The grid's first dimension is channels, the second sequences: neighbouring workgroups are on different XCDs, each
+// of which then reads weights of its own. The first seven words are what loads need (preloaded_arguments.h); strides are in elements.
 struct UpdateArguments {
     const void* x;
     void* states;
@@ -88,7 +89,7 @@ struct UpdateArguments {
     const int32_t* slots;  // as in States
     uint32_t x_sequence, slot;
     uint32_t column;    // of states whose channels are neighbours
-    uint32_t channels;  // whole threads'
+    uint32_t channels;  // a whole number of threads'
     void* y[most_results];
     uint32_t y_sequence[most_results];
     uint32_t ends[most_results - 1];  // as in ForwardArguments

@@ -44,7 +44,8 @@ inline const Row<kinds::update>* update_row(int target, ElementType element, int
                                  arguments.y[2].sequence, states.slot, states.column})
         if (stride < 0 || stride > UINT32_MAX) return nullptr;
     // Workgroups of a grid's second dimension that HIP allows; and bytes of a slot or the weights in 32 bits.
-    if (sequences.count > 65535 || arguments.channels > 1u << 27) return nullptr;
+    constexpr int64_t most = int64_t{1} << 27;
+    if (sequences.count > 65535 || arguments.channels > most || states.column > most) return nullptr;
     const int64_t unit = element == ElementType::f32 ? 1 : 2;
     if (reinterpret_cast<uintptr_t>(states.data) % 4 || states.slot % unit) return nullptr;
     for (const Row<kinds::update>& row : variants<kinds::update>) {
@@ -120,8 +121,8 @@ inline Launch plan_forward(int target, ElementType element, bool channels_last, 
             const int64_t lanes = arguments.channels / row->config.channels;
             return launch_of(
                 "conv", row->name, target,
-                {static_cast<uint32_t>(plan_detail::divide_up(lanes, threads)), sequences.count, 1}, threads,
-                plan_detail::update_arguments(arguments));
+                {static_cast<uint32_t>(plan_detail::divide_up(lanes, update_threads)), sequences.count, 1},
+                update_threads, plan_detail::update_arguments(arguments));
         }
     const auto& row = plan_detail::row_for<kinds::forward>(target, element, channels_last, together, aligned);
     const int64_t lanes = count * (arguments.channels / row.config.channels);

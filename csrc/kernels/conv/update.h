@@ -16,7 +16,7 @@ struct Update {
     typedef Stored vector __attribute__((aligned(4)));
     static constexpr uint32_t size = sizeof(T);
     static constexpr bool accurate = !kittens::is_16bit<T>;
-    static constexpr int threads = conv::threads, waves_per_simd = 8, lds_bytes = 0;
+    static constexpr int threads = update_threads, waves_per_simd = 8, lds_bytes = 0;
     // The columns of the states that are before the time.
     static constexpr int before = update_width - 1, beyond = columns - before;
 
