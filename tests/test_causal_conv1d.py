@@ -196,6 +196,56 @@ def test_longer_states_shift(target, columns):
     assert torch.equal(state, together[..., -columns:])
 
 
+@pytest.mark.parametrize("states_last", [False, True])
+@pytest.mark.parametrize("columns", [3, 4])
+@pytest.mark.parametrize("dtype", [BF16, F16, F32])
+@pytest.mark.parametrize("channels", [2, 154])
+def test_one_time_in_the_kernel_of_its_own(target, channels, dtype, columns, states_last):
+    """The bits of the kernel of any times, which states with room between their channels and columns go to."""
+    x, bias = draw(5, channels, dtype=dtype), draw(channels, dtype=dtype, seed=1)
+    weight, slots = draw(channels, 4, dtype=dtype, seed=2), torch.tensor([5, -1, 0, 6, 2])
+    start = laid_out(draw(6, channels, columns, dtype=dtype, seed=3), states_last)
+    for options in (
+        {"activation": "silu", "bias": bias, "conv_state_indices": slots},
+        {"bias": bias, "conv_state_indices": slots[2:3].expand(1)},
+        {"activation": "silu"},
+        {
+            "split": (channels // 2 // 2 * 2, 0, channels - channels // 2 // 2 * 2),
+            "conv_state_indices": slots,
+        },
+    ):
+        rows = x[:1] if options.get("conv_state_indices", slots).numel() == 1 else x
+        results = []
+        for apart in (False, True):
+            state = start.clone()
+            if apart:
+                state = start.new_full((6, 2 * channels, 2 * columns), torch.nan)[:, ::2, ::2].copy_(start)
+            y = causal_conv1d_update(rows, state, weight, **options)
+            results.append((*(y if isinstance(y, tuple) else (y,)), state))
+        for mine, general in zip(*results, strict=True):
+            assert torch.equal(mine, general)
+    assert not torch.equal(state, start)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "x", "state", "options"),
+    [
+        ("update_3_columns_channels_last", draw(4, 16), draw(4, 3, 16).mT, {}),
+        ("update_4_columns", draw(4, 16), draw(4, 16, 4), {"activation": "silu", "split": (2, 4, 10)}),
+        ("forward_channels_last", draw(4, 16), draw(4, 16, 5), {}),
+        ("forward_channels_last", draw(4, 16), draw(4, 32, 3)[:, ::2], {}),
+        ("forward_channels_last", draw(4, 16), draw(4, 16, 3), {"cache_seqlens": torch.arange(4)}),
+        ("forward_channels_last", draw(4, 3, 16).mT, draw(4, 16, 3), {}),
+        ("forward_odd_channels_last", draw(4, 16), draw(4, 16, 3), {"split": (1, 5, 10)}),
+        ("forward_odd_channels_last", draw(4, 17), draw(4, 17, 3), {}),
+    ],
+)
+def test_which_kernel_decodes(kernel, x, state, options):
+    with hipkittens.timing("MI355X") as run:
+        causal_conv1d_update(x, state, draw(x.shape[1], 4), **options)
+    assert [launch.kernel for launch in run.launches] == [f"hipkittens_conv_{kernel}_bf16_gfx950"]
+
+
 @pytest.mark.parametrize("times", [1, 2, 9])
 @pytest.mark.parametrize("columns", [3, 5])
 def test_circular_states(target, columns, times):

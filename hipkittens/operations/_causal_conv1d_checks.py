@@ -19,6 +19,8 @@ def _laid_out(x: torch.Tensor, channels_last: bool) -> torch.Tensor:
 def _trial(kernel: Kernel) -> Trial:
     """Times that fill no thread, channels that fill one or, for kernels of any number, do not; all widths, states of each kind,
     packed sequences."""
+    if kernel.kind == "update":
+        return _update_trial(kernel)
     name = kernel.row["element"]
     dtype, channels_last = DTYPES[name], kernel.row.get("channels_last") == "true"
     channels, times = (2, 1100) if kernel.kind == "backward" and not channels_last else (18, 37)
@@ -68,6 +70,28 @@ def _trial(kernel: Kernel) -> Trial:
         run,
         shared_by="workers" if kernel.kind == "backward" else "",
     )
+
+
+def _update_trial(kernel: Kernel) -> Trial:
+    """Channels that fill no workgroup, or one and part of another; slots in another order, and some that do not exist."""
+    dtype, columns = DTYPES[kernel.row["element"]], int(kernel.row["columns"])
+    states_last = kernel.row["channels_last"] == "true"
+
+    def run():
+        results = []
+        for channels, split in ((24, (8, 0, 16)), (156, (2, 4, 150))):
+            x, weight = (draw(5, size, dtype=dtype).detach() for size in (channels, channels * 4))
+            weight, bias = weight[0].view(channels, 4), draw(channels, dtype=dtype).detach()
+            state = _laid_out(draw(6, channels, columns, dtype=dtype).detach(), states_last)
+            slots = torch.tensor([4, -1, 0, 6, 5])
+            results.append(causal_conv1d_update(x, state, weight, bias, "silu"))
+            results.append(causal_conv1d_update(x, state, weight, conv_state_indices=slots))
+            results += causal_conv1d_update(x, state, weight, bias, conv_state_indices=slots, split=split)
+            results.append(state.contiguous())
+        return results
+
+    layout = "channels last" if states_last else "columns last"
+    return Trial(f"causal_conv1d update, {columns} columns, {layout}, {kernel.row['element']}", run)
 
 
 def _parity(case, generator) -> ParityProblem:

@@ -161,9 +161,7 @@ def _prompts(heads: str, shape: str, *sizes: int) -> Table:
 
 
 def _decoded(heads: str, shape: str, *sizes: int) -> Table:
-    return Table(
-        f"Gated delta rule, decoding, heads {heads} x 128", shape, at_delta_sizes(*sizes), DELTA_PEERS
-    )
+    return Table(f"Gated delta rule, decoding, heads {heads}", shape, at_delta_sizes(*sizes), DELTA_PEERS)
 
 
 def _calls(tensor):
@@ -277,9 +275,10 @@ CHECKS = Checks(
             ),
             call=_call_step,
             tables=(
-                _decoded("16 / 32", "{N}x16x32x128", 1, 8, 64, 256),
-                _decoded("16 / 64", "{N}x16x64x128", 64),
-                _decoded("4 / 16", "{N}x4x16x128", 64),
+                _decoded("16 / 32 x 128", "{N}x16x32x128", 1, 8, 64, 256),
+                _decoded("16 / 64 x 128", "{N}x16x64x128", 64),
+                _decoded("4 / 16 x 128", "{N}x4x16x128", 64),
+                _decoded("8 / 16 x 256", "{N}x8x16x256", 8, 64),
             ),
             refuse=_refuse,
         ),

@@ -2,33 +2,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "tiles.h"
+#include "update.h"
+
+#define PRELOADS_update 1
 
 namespace hipkittens::conv {
-
-template <class Value>
-KITTENS_DEVICE Value fused(Value a, Value b, Value c) {
-    return __builtin_elementwise_fma(a, b, c);
-}
-template <class Value, class Function>
-KITTENS_DEVICE Value each_channel(Value value, const Function& function) {
-    if constexpr (kittens::same_type<Value, float>) {
-        return function(value);
-    } else {
-#pragma unroll
-        for (unsigned c = 0; c < sizeof(Value) / sizeof(float); ++c) value[c] = function(value[c]);
-        return value;
-    }
-}
-// At the time of inputs[width - 1], the taps in order.
-template <class Lane, int width>
-KITTENS_DEVICE typename Lane::Value convolved(const typename Lane::Stored* inputs,
-                                              const typename Lane::Stored (&taps)[width],
-                                              typename Lane::Value bias) {
-    typename Lane::Value sum = bias;
-#pragma unroll
-    for (int j = 0; j < width; ++j) sum = fused(Lane::widened(taps[j]), Lane::widened(inputs[j]), sum);
-    return sum;
-}
 
 template <ConvConfig config>
 struct Forward {
@@ -72,7 +50,7 @@ struct Forward {
             lane.store_tile(result_of(arguments, lane), at, [&](int i) {
                 const Value pre = convolved<Channels>(inputs + i, taps, bias);
                 if (!silu) return pre;
-                return each_channel(pre, [](float x) { return x * kittens::sigmoid<accurate>(x).value; });
+                return activated<accurate>(pre);
             });
         });
     }

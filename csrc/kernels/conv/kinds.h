@@ -21,6 +21,17 @@ struct ConvConfig {
     int channels;
 };
 
+// Of updates: sequences that go on by one time, as in decoding, whose channels are neighbours.
+struct UpdateConfig {
+    ElementType element;
+    int channels;  // neighbouring ones that a thread computes: few, as steps of few sequences have few threads
+    int columns;   // of the states: as many as are before a time, or one more
+    bool
+        channels_last;  // the states' channels are neighbours; else a channel's columns, behind those of the one before
+};
+// Of the convolutions of updates.
+inline constexpr int update_width = 4, update_threads = 64;
+
 // Sequences of one length, each with rows of its own; or packed one after the other in time.
 struct Sequences {
     // Null: of one length. Else where each packed one begins, and where the last one ends; what is behind that is 0.
@@ -68,6 +79,25 @@ struct ForwardArguments {
     uint32_t padding;
 };
 
+// Of an update. The grid's first dimension is channels, the second sequences: neighbouring workgroups are on different XCDs, each
+// of which then reads weights of its own. The first seven words are what loads need (preloaded_arguments.h); strides are in elements.
+struct UpdateArguments {
+    const void* x;
+    void* states;
+    const void* weight;    // [channel][update_width]
+    const void* bias;      // null: 0
+    const int32_t* slots;  // as in States
+    uint32_t x_sequence, slot;
+    uint32_t column;    // of states whose channels are neighbours
+    uint32_t channels;  // a whole number of threads'
+    void* y[most_results];
+    uint32_t y_sequence[most_results];
+    uint32_t ends[most_results - 1];  // as in ForwardArguments
+    uint32_t count;                   // of slots
+    uint32_t silu;
+    uint32_t padding;
+};
+
 // Everything is as forward computed it, without states.
 struct BackwardArguments {
     Sequenced x, dy, dx;
@@ -94,6 +124,8 @@ inline constexpr int threads = 256;
 
 template <ConvConfig config>
 struct Forward;
+template <UpdateConfig config>
+struct Update;
 template <ConvConfig config>
 struct Backward;
 template <ElementConfig config>
@@ -102,6 +134,7 @@ struct Reduce;
 namespace kinds {
 
 struct forward : Kind<ConvConfig, ForwardArguments, Forward> {};
+struct update : Kind<UpdateConfig, UpdateArguments, Update> {};
 struct backward : Kind<ConvConfig, BackwardArguments, Backward> {};
 struct reduce : Kind<ElementConfig, ReduceArguments, Reduce> {};
 

@@ -31,6 +31,57 @@ const Row<Kind>& row_for(int target, ElementType element, bool channels_last, in
     return *best;
 }
 
+// A row of updates, or none: of width 4 in decoding without a ring, rejected times or states that are to be zeros, where rows and
+// states begin on 4 bytes and no stride is beyond 32 bits. `together` channels have one result.
+inline const Row<kinds::update>* update_row(int target, ElementType element, int64_t together,
+                                            const ForwardArguments& arguments) {
+    const States& states = arguments.states;
+    const Sequences& sequences = arguments.sequences;
+    if (!states.data || states.present || states.positions || states.accepted || sequences.starts ||
+        sequences.length != 1 || arguments.width != update_width)
+        return nullptr;
+    for (const int64_t stride : {arguments.x.sequence, arguments.y[0].sequence, arguments.y[1].sequence,
+                                 arguments.y[2].sequence, states.slot, states.column})
+        if (stride < 0 || stride > UINT32_MAX) return nullptr;
+    // Workgroups of a grid's second dimension that HIP allows; and bytes of a slot or the weights in 32 bits.
+    constexpr int64_t most = int64_t{1} << 27;
+    if (sequences.count > 65535 || arguments.channels > most || states.column > most) return nullptr;
+    const int64_t unit = element == ElementType::f32 ? 1 : 2;
+    if (reinterpret_cast<uintptr_t>(states.data) % 4 || states.slot % unit) return nullptr;
+    for (const Row<kinds::update>& row : variants<kinds::update>) {
+        const UpdateConfig& config = row.config;
+        const bool laid_out =
+            config.channels_last
+                ? states.channel == 1 && states.column % unit == 0
+                : states.column == 1 && states.channel == static_cast<int64_t>(states.columns);
+        if (includes(row.targets, target) && config.element == element &&
+            config.columns == static_cast<int>(states.columns) && laid_out && together % config.channels == 0)
+            return &row;
+    }
+    return nullptr;
+}
+inline UpdateArguments update_arguments(const ForwardArguments& from) {
+    const States& states = from.states;
+    UpdateArguments arguments{};
+    arguments.x = from.x.data;
+    arguments.states = states.data;
+    arguments.weight = from.weight;
+    arguments.bias = from.bias;
+    arguments.slots = states.slots;
+    arguments.x_sequence = static_cast<uint32_t>(from.x.sequence);
+    arguments.slot = static_cast<uint32_t>(states.slot);
+    arguments.column = static_cast<uint32_t>(states.column);
+    arguments.channels = from.channels;
+    for (uint32_t i = 0; i < most_results; ++i) {
+        arguments.y[i] = const_cast<void*>(from.y[i].data);
+        arguments.y_sequence[i] = static_cast<uint32_t>(from.y[i].sequence);
+    }
+    std::copy(std::begin(from.ends), std::end(from.ends), arguments.ends);
+    arguments.count = states.count;
+    arguments.silu = from.silu;
+    return arguments;
+}
+
 }  // namespace plan_detail
 
 // Of sequences of one length, the tiles of each; of packed ones as many as they need wherever they begin, what is behind the last
@@ -65,6 +116,14 @@ inline Launch plan_forward(int target, ElementType element, bool channels_last, 
     uint32_t together = arguments.channels;  // a thread's channels have one result
     for (const uint32_t end : arguments.ends)
         together = std::gcd(together, std::min(end, arguments.channels));
+    if (channels_last && aligned)
+        if (const auto* row = plan_detail::update_row(target, element, together, arguments)) {
+            const int64_t lanes = arguments.channels / row->config.channels;
+            return launch_of(
+                "conv", row->name, target,
+                {static_cast<uint32_t>(plan_detail::divide_up(lanes, update_threads)), sequences.count, 1},
+                update_threads, plan_detail::update_arguments(arguments));
+        }
     const auto& row = plan_detail::row_for<kinds::forward>(target, element, channels_last, together, aligned);
     const int64_t lanes = count * (arguments.channels / row.config.channels);
     return launch_of("conv", row.name, target,

@@ -1,9 +1,8 @@
 // kernels/conv/tiles.h: where a thread's tile is, and its elements: of one channel, or of several.
 // SPDX-License-Identifier: MIT
 #pragma once
-#include "../../tiles/transcendental.h"
-#include "../element_of.h"
 #include "../row_columns.h"
+#include "arithmetic.h"
 #include "kinds.h"
 
 namespace hipkittens::conv {
@@ -59,6 +58,25 @@ KITTENS_DEVICE void with_width(uint32_t width, const Visit& visit) {
         default:
             return visit(Width<4>());
     }
+}
+
+// Of neighbouring channels that have neighbouring columns: from vectors in the order of memory to a vector for each column.
+template <int channels, int columns, class Stored>
+KITTENS_DEVICE void transpose(const Stored (&in_order)[columns], Stored (&by_column)[columns]) {
+#pragma unroll
+    for (int j = 0; j < columns; ++j)
+#pragma unroll
+        for (int c = 0; c < channels; ++c)
+            by_column[j][c] = in_order[(c * columns + j) / channels][(c * columns + j) % channels];
+}
+// And back.
+template <int channels, int columns, class Stored>
+KITTENS_DEVICE void transpose_back(const Stored (&by_column)[columns], Stored (&in_order)[columns]) {
+#pragma unroll
+    for (int j = 0; j < columns; ++j)
+#pragma unroll
+        for (int c = 0; c < channels; ++c)
+            in_order[(c * columns + j) / channels][(c * columns + j) % channels] = by_column[j][c];
 }
 
 // What a thread has of each time: `channels` neighbouring ones, one where rows are times. `row` is the thread's among `rows`, which the
@@ -196,11 +214,7 @@ class Lane<config, channels> {
         Stored in_order[width];
 #pragma unroll
         for (int v = 0; v < width; ++v) in_order[v] = load_at(from + v * channels);
-#pragma unroll
-        for (int j = 0; j < width; ++j)
-#pragma unroll
-            for (int c = 0; c < channels; ++c)
-                taps[j][c] = in_order[(c * width + j) / channels][(c * width + j) % channels];
+        transpose<channels>(in_order, taps);
     }
     KITTENS_DEVICE Value load_channel(const void* data) const {
         return widened(load_at((global<const T>)data + first_));
