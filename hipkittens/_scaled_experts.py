@@ -217,9 +217,7 @@ def _quantized(
     if smooth is not None:
         # A row's expert is that whose range it is in; those behind the last one become zeros.
         count = len(rows if entries is None else entries)
-        ids = torch.bucketize(
-            torch.arange(count, dtype=ends.dtype, device=ends.device), ends, right=True
-        )
+        ids = torch.bucketize(torch.arange(count, dtype=ends.dtype, device=ends.device), ends, right=True)
     return quantize(
         rows,
         scales.spec,

@@ -268,7 +268,9 @@ def _leading(where: str, spec: QuantSpec, x: torch.Tensor, entries, choices: int
         raise ValueError(f"{where}: choices is {choices!r}; it must be a whole number, 1 or more")
     if entries is None:
         if choices != 1:
-            raise ValueError(f"{where}: choices is {choices} and there are no entries; pass them, or leave it 1")
+            raise ValueError(
+                f"{where}: choices is {choices} and there are no entries; pass them, or leave it 1"
+            )
         return x.shape[:-1]
     check_tensor(where, "entries", entries)
     check_dtype_and_device(where, "entries", entries, (torch.int32,), "x", x)

@@ -84,7 +84,7 @@ def test_a_matrix_for_each_group(target):
 
 def takes(tile, a, b, offs):
     out = hipkittens.grouped_matmul(a, b, offs, out_dtype=F32)
-    assert f"_{tile}x64" in hipkittens._library.last_kernel()
+    assert f"_{tile}" in hipkittens._library.last_kernel()
     assert torch.equal(out, in_groups(a.float(), b.float(), offs))
 
 
@@ -92,13 +92,15 @@ def takes(tile, a, b, offs):
 @pytest.mark.parametrize(
     ("tile", "sizes", "n", "k"),
     [
-        ("32x64", (5, 0, 20), 136, 264),
-        ("64x64", (64, 0, 40, 64), 4096, 136),
-        pytest.param("128x128", (1500, 545), 2048, 232, marks=pytest.mark.slow),
-        pytest.param("256x256", (1500, 0, 1497), 4096, 616, marks=pytest.mark.slow),
+        ("32x64x", (5, 0, 20), 136, 264),
+        ("64x64x", (64, 0, 40, 64), 4096, 136),
+        pytest.param("128x128x", (1500, 545), 2048, 232, marks=pytest.mark.slow),
+        pytest.param("256x256x", (1500, 0, 1497), 4096, 616, marks=pytest.mark.slow),
     ],
 )
 def test_tiles_of_groups_of_rows(target, tile, sizes, n, k, transposed):
+    if transposed and tile == "32x64x":
+        tile = "16x"  # of weights in rows, which are streamed for few rows
     for dtype in (BF16, F16):
         a = whole(sum(sizes) + 3, k, dtype=dtype)
         b = whole(len(sizes), n, k, dtype=dtype).mT if transposed else whole(len(sizes), k, n, dtype=dtype)
@@ -108,7 +110,7 @@ def test_tiles_of_groups_of_rows(target, tile, sizes, n, k, transposed):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("tile", "m", "n", "sizes"),
-    [("128x128", 1024, 2048, (300, 0, 97)), ("256x256", 2048, 2304, (150, 0, 70))],
+    [("128x128x", 1024, 2048, (300, 0, 97)), ("256x256x", 2048, 2304, (150, 0, 70))],
 )
 def test_tiles_of_groups_of_the_summed_dimension(target, tile, m, n, sizes):
     for dtype in (BF16, F16):

@@ -2,53 +2,16 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/row_reduction.h"
-#include "../activation_functions.h"
 #include "../element_of.h"
 #include "../quantization/codes.h"
 #include "../row_columns.h"
 #include "kinds.h"
 #include "row_bands.h"
+#include "row_values.h"
 
 namespace hipkittens::quantize {
 
 using kittens::buffer;
-
-// The gated activation, rounded as if it went to memory in between: the codes are those of its tensor.
-// load_bias gives the eight columns of the bias from x's or from other's first on.
-template <class T, class Load>
-KITTENS_DEVICE kittens::raw_eight<T> gated(const QuantizeArguments& arguments, eight gate, eight other,
-                                           const Load& load_bias) {
-    if (arguments.bias) {
-        gate += load_bias(0);
-        other += load_bias(arguments.columns);
-    }
-    eight y;
-    activation::with_activation(arguments.activation, [&](auto constant) {
-        constexpr activation::Activation kind = decltype(constant)::value;
-#pragma unroll
-        for (int i = 0; i < 8; ++i)
-            y[i] = activation::gated<kind, !kittens::is_16bit<T>>(gate[i], other[i], arguments.alpha,
-                                                                  arguments.limit)
-                       .value;
-    });
-    return __builtin_convertvector(y, kittens::raw_eight<T>);
-}
-
-// The row of x that a row is, or `no_row` where it is zeros.
-inline constexpr uint32_t no_row = UINT32_MAX;
-KITTENS_DEVICE uint32_t row_of_x(const QuantizeArguments& arguments, uint32_t row) {
-    if (!arguments.entries) return row;
-    const uint32_t entry = ((__attribute__((address_space(1))) const uint32_t*)arguments.entries)[row];
-    return entry < arguments.entry_limit ? arguments.choices.quotient(entry) : no_row;
-}
-
-// The row of `smooth` that a row has: null where it has none.
-KITTENS_DEVICE const float* factors_of(const QuantizeArguments& arguments, uint32_t row) {
-    const uint32_t id = arguments.smooth_ids
-                            ? ((__attribute__((address_space(1))) const uint32_t*)arguments.smooth_ids)[row]
-                            : 0;
-    return id < arguments.smooth_rows ? arguments.smooth + id * int64_t(arguments.columns) : nullptr;
-}
 
 // A scale for each row. What a workgroup's registers hold is read once, the rest a second time.
 template <RowConfig config>
