@@ -52,6 +52,11 @@ struct OperandStream {
     KITTENS_DEVICE Tile tile(int buffer, int piece = 0) const {
         return {lds + (buffer * pieces + piece) * Tile::bytes};
     }
+    // Nothing is loaded from now on but zeros.
+    KITTENS_DEVICE void close() {
+        k_tiles.source.close();
+        first_view.bytes = first_view.scalar_offset = 0;
+    }
     template <int set = 0>
     KITTENS_DEVICE void issue_first(int piece) {
         if constexpr (direct)

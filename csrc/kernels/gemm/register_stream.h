@@ -51,6 +51,11 @@ struct RegisterStream {
         for (int e = 0; e < Tile::shape::run; ++e) fragment[first.value + e] = run[e];
     }
 
+    // Nothing is loaded from now on but zeros.
+    KITTENS_DEVICE void close() {
+        k_tiles.source.close();
+        first_view.bytes = first_view.scalar_offset = 0;
+    }
     KITTENS_DEVICE void issue_first(Tile& tile) const {
         const int own = Tile::at(lane_id(), 0, 0, 0).col * static_cast<int>(sizeof(T));
         for_each_run(tile, [&](auto& fragment, auto first, int i, int col) KITTENS_INLINE {

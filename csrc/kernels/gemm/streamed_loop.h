@@ -25,7 +25,12 @@ struct StreamedLoop : MainLoop<config, Policy, 1> {
 
     KITTENS_DEVICE StreamedLoop(const typename Policy::Arguments& arguments, TileCoordinate tile,
                                 shared_byte* lds)
-        : Base(arguments, tile, lds) {}
+        : Base(arguments, tile, lds) {
+        // A wave may be behind the matrix with all of its rows or columns, where no window begins.
+        const TileCoordinate own = Base::tile_of_wave(tile);
+        if (own.m >= arguments.m) in_flight.first.close();
+        if (own.n >= arguments.n) in_flight.second.close();
+    }
 
     template <int n>
     KITTENS_DEVICE void issue() {
