@@ -7,7 +7,7 @@ import itertools
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 # What the simulator calls an instruction's unit, and what it counts as here.
 CLASS_OF_UNIT = {
@@ -27,8 +27,7 @@ CLASSES = tuple(dict.fromkeys(CLASS_OF_UNIT.values()))
 _INDIRECT = ("s_setpc_b64", "s_swappc_b64", "s_call_b64", "s_rfe_b64", "s_cbranch_g_fork", "s_cbranch_join")
 
 
-@dataclass(frozen=True)
-class Executed:
+class Executed(NamedTuple):
     """One instruction, and what all waves of a launch together did with it."""
 
     address: int  # from the start of the text
@@ -41,18 +40,21 @@ class Executed:
 
     @property
     def mnemonic(self) -> str:
-        return self.text.split()[0]
+        return self.text.split(None, 1)[0]
 
     def successors(self) -> tuple[int, ...]:
         after = self.address + self.size
-        if self.mnemonic in _INDIRECT:
+        if not self.text.startswith("s_"):  # most instructions, and no branch
+            return (after,)
+        mnemonic = self.mnemonic
+        if mnemonic in _INDIRECT:
             raise ValueError(f"{self.text} at {self.address:#x}: its target is not in the instruction")
-        if self.mnemonic == "s_endpgm":
+        if mnemonic == "s_endpgm":
             return ()
-        if self.mnemonic != "s_branch" and not self.mnemonic.startswith("s_cbranch_"):
+        if mnemonic != "s_branch" and not mnemonic.startswith("s_cbranch_"):
             return (after,)
         target = after + 4 * int(self.text.split()[1])
-        return (target,) if self.mnemonic == "s_branch" else (target, after)
+        return (target,) if mnemonic == "s_branch" else (target, after)
 
 
 @dataclass

@@ -36,9 +36,9 @@ def trial(kernel: Kernel) -> Trial:
     raise LookupError(f"no operation has a problem that runs {kernel.symbol}: `trial` of its checks")
 
 
-def problems() -> Iterator[Trial]:
-    """Of usual sizes, as far as the operations have such."""
-    yield from _of_every_operation(lambda checks: checks.representative)
+def problems(folder: str | None = None) -> Iterator[Trial]:
+    """Of usual sizes, as far as the operations have such; of the kernels in that folder of csrc/kernels alone if there is one."""
+    yield from _of_every_operation(lambda checks: checks.representative, folder)
 
 
 def problems_of_every_kernel(folder: str | None = None) -> Iterator[Trial]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -60,8 +60,8 @@ _LEGEND = (
 )
 
 
-def main(as_json: bool, targets: tuple[str, ...]) -> int:
-    rows = _collect(targets)
+def main(as_json: bool, targets: tuple[str, ...], folders: Sequence[str] = ()) -> int:
+    rows = _collect(targets, folders)
     if as_json:
         json.dump(rows, sys.stdout, indent=2)
         print()
@@ -78,14 +78,14 @@ def main(as_json: bool, targets: tuple[str, ...]) -> int:
     return 0
 
 
-def _collect(targets: tuple[str, ...]) -> list[dict[str, Any]]:
+def _collect(targets: tuple[str, ...], folders: Sequence[str]) -> list[dict[str, Any]]:
     with progress_bar() as bar:
         task = bar.add_task("simulating", total=None, completed=-1)
 
         def progress(title: str, total: int) -> None:
             bar.update(task, description=title, total=total, advance=1)
 
-        return collect(targets, progress)
+        return collect(targets, progress, folders)
 
 
 def _table(target: str, columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> Table:

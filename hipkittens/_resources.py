@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import _installation
@@ -79,15 +79,17 @@ def static_row(target: str, entry: dict[str, Any], kernel: dict[str, Any]) -> di
 
 
 def collect(
-    targets: tuple[str, ...], progress: Callable[[str, int], None] = lambda title, total: None
+    targets: tuple[str, ...],
+    progress: Callable[[str, int], None] = lambda title, total: None,
+    folders: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """One row for each kernel; "run" is None where none of the problems needs it.
+    """One row for each kernel, of those folders of csrc/kernels if any are named; "run" is None where none of the problems needs it.
 
     progress is called before each problem with its title and how many there are in all.
     """
     from . import _representative
 
-    problems = list(_representative.problems())
+    problems = [problem for folder in folders or (None,) for problem in _representative.problems(folder)]
     runs: dict[str, dict[str, Any]] = {}
     for target in targets:
         for problem in problems:
@@ -99,5 +101,6 @@ def collect(
         {**static_row(target, entry, kernel), "run": runs.get(kernel["symbol"])}
         for target in targets
         for entry in _installation.kernels_of_operations(target)
+        if not folders or entry["operation"] in folders
         for kernel in entry["kernels"]
     ]

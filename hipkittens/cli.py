@@ -91,12 +91,17 @@ def _probe(arguments: argparse.Namespace) -> int:
 
 
 def _kernels_list(arguments: argparse.Namespace) -> int:
+    from . import _installation
+
+    known = {entry["operation"] for target in TARGETS for entry in _installation.pack(target).entries}
+    for folder in set(arguments.folder) - known:
+        raise SystemExit(
+            f"hipkittens kernels list: --folder {folder}: no kernel is of it; allowed: {', '.join(sorted(known))}"
+        )
     if arguments.resources:
         from . import _resource_table
 
-        return _resource_table.main(arguments.json, _chosen(arguments))
-    from . import _installation
-
+        return _resource_table.main(arguments.json, _chosen(arguments), arguments.folder)
     rows = [
         {
             "target": target,
@@ -112,6 +117,7 @@ def _kernels_list(arguments: argparse.Namespace) -> int:
         }
         for target in _chosen(arguments)
         for entry in _installation.pack(target).entries
+        if not arguments.folder or entry["operation"] in arguments.folder
         for kernel in entry["kernels"]
     ]
     if arguments.json:
@@ -411,6 +417,12 @@ def _parser() -> argparse.ArgumentParser:
         "--resources",
         action="store_true",
         help="run each kernel in the simulator, and say what it takes of a compute unit and does in its hot loop",
+    )
+    listing.add_argument(
+        "--folder",
+        action="append",
+        default=[],
+        help="only kernels of this folder of csrc/kernels, such as gemm; more than one --folder adds up",
     )
     show = command(kernels, "show", _kernels_show, "what the index says of one kernel")
     disassemble = command(kernels, "disasm", _kernels_disassemble, "the instructions of one kernel")

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What the kernels look like inside: every one of them is run once, and held to what it may take and do."""
+"""What the kernels look like inside: every one of them is run once, and held to what it may take and do.
+
+The default run does that with the kernels of HELD, which something is asked of. The others run in tests/test_parity_kernels.py, by the
+same problems; `-m slow` makes rows of them all.
+"""
 
 import ctypes
 import fcntl
@@ -11,10 +15,11 @@ import sys
 
 import pytest
 
-from hipkittens import _disassembly, _installation, _representative, _resources, cli
+from hipkittens import _disassembly, _installation, _representative, _resources, cli, operations
 from tests.simulated_device import Module, library
 
 TARGETS = ("gfx942", "gfx950")
+HELD = ("gemm", "attention", "norm", "rotary")  # folders of csrc/kernels
 
 # LDS conflicts in a hot loop, by target and kernel. gfx942 has no transposed read: the tile of 32 streamed rows is
 # transposed on its way into LDS, and lanes whose rows are 8 apart write to the same banks of its 64-byte rows.
@@ -58,9 +63,13 @@ def rows(tmp_path_factory):
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not collected.exists():
             # In a process of its own, with which the translated code of every kernel goes.
-            command = [sys.executable, "-m", "hipkittens", "kernels", "list", "--resources", "--json"]
-            collected.write_bytes(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+            collected.write_bytes(listed(*(word for folder in HELD for word in ("--folder", folder))))
     return json.loads(collected.read_text())
+
+
+def listed(*options):
+    command = [sys.executable, "-m", "hipkittens", "kernels", "list", "--resources", "--json", *options]
+    return subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
 
 
 def of_operation(rows, *operations):
@@ -69,11 +78,39 @@ def of_operation(rows, *operations):
     return found
 
 
+def kernels_of(target, folders=None):
+    entries = _installation.kernels_of_operations(target)
+    return {entry["name"] for entry in entries if folders is None or entry["operation"] in folders}
+
+
+def not_run(rows):
+    return [(row["target"], row["name"]) for row in rows if row["run"] is None]
+
+
 def test_every_kernel_is_run(rows):
-    kernels = {entry["name"] for target in TARGETS for entry in _installation.kernels_of_operations(target)}
-    assert {row["name"] for row in rows} == kernels
-    missing = [(row["target"], row["name"]) for row in rows if row["run"] is None]
-    assert not missing, f"no problem of hipkittens._representative runs {missing}"
+    for target in TARGETS:
+        assert {row["name"] for row in rows if row["target"] == target} == kernels_of(target, HELD)
+    assert not not_run(rows), f"no problem of hipkittens._representative runs {not_run(rows)}"
+
+
+def test_the_other_kernels_run_by_the_problems_that_run_with_every_checker():
+    """benchmarks/parity_kernels.py launches each of them, which tests/test_parity_kernels.py asks for."""
+    others = {operation.folder for operation in operations.every()} - set(HELD)
+    assert kernels_of("gfx950") == kernels_of("gfx950", HELD) | kernels_of("gfx950", others)
+    for folder in others:
+        problems, checked = (
+            [problem.title for problem in chosen(folder)]
+            for chosen in (_representative.problems, _representative.problems_of_every_kernel)
+        )
+        assert problems and set(problems) <= set(checked)
+
+
+@pytest.mark.slow
+def test_rows_of_all():
+    rows = json.loads(listed())
+    for target in TARGETS:
+        assert {row["name"] for row in rows if row["target"] == target} == kernels_of(target)
+    assert not not_run(rows), f"no problem of hipkittens._representative runs {not_run(rows)}"
 
 
 def products_of_16_bits(row):
@@ -208,7 +245,7 @@ def test_code_ends_with_the_kernel(target):
 def test_the_command(monkeypatch, capsys):
     chosen = [p for p in _representative.problems() if p.title == "matmul nt 512x512x768 bf16"]
     assert len(chosen) == 1
-    monkeypatch.setattr(_representative, "problems", lambda: chosen)
+    monkeypatch.setattr(_representative, "problems", lambda folder: chosen)
     assert cli.main(["kernels", "list", "--resources", "--target", "gfx950", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert len(rows) == len(_installation.kernels_of_operations("gfx950"))
@@ -220,3 +257,17 @@ def test_the_command(monkeypatch, capsys):
     assert cli.main(["kernels", "list", "--resources", "--target", "gfx950"]) == 0
     text = capsys.readouterr().out
     assert row["name"] in text and "not run" in text and "gfx942" not in text
+
+
+def test_the_command_for_one_folder(monkeypatch, capsys):
+    monkeypatch.setattr(_representative, "problems", lambda folder: [])
+    of_loss = kernels_of("gfx950", {"loss"})
+    for options in (["--resources"], []):
+        assert (
+            cli.main(["kernels", "list", "--folder", "loss", "--target", "gfx950", "--json", *options]) == 0
+        )
+        assert {row["name"] for row in json.loads(capsys.readouterr().out)} == of_loss
+    with pytest.raises(
+        SystemExit, match=r"kernels list: --folder gem: no kernel is of it; allowed: .*, gemm, "
+    ):
+        cli.main(["kernels", "list", "--folder", "gem"])

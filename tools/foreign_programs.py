@@ -65,6 +65,9 @@ CLIENTS = (
         ("test_aiter_triton.py", "test_aiter_triton_experts.py", "test_rocm_answers.py::test_aiter"),
         ("amd-aiter", "triton"),
     ),
+    Client(
+        "flash-linear-attention", ("test_fla.py", "test_fla_operators.py"), ("fla-core", "einops"), "fla_packages",
+    ),
     Client("IREE", ("test_iree.py",), ("iree-base-compiler", "iree-base-runtime"), "iree_packages"),
     Client("FlyDSL, with its repository's examples and MoE tests of August 2026", ("test_flydsl.py",), ("flydsl",), "flydsl_packages"),
     Client("Mojo", ("test_mojo.py",), ("mojo-compiler", "max-core", "max-mojo-libs"), "mojo_packages"),
@@ -155,9 +158,12 @@ def text(results: Mapping[str, dict]) -> str:
 
 
 def read() -> dict[str, dict]:
-    """In the order of CLIENTS; those that were never run have no entry."""
-    kept = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    return {client.name: kept[client.name] for client in CLIENTS if client.name in kept}
+    return in_order(json.loads(RESULTS.read_text()) if RESULTS.is_file() else {})
+
+
+def in_order(results: Mapping[str, dict]) -> dict[str, dict]:
+    """In that of CLIENTS; those that were never run have no entry."""
+    return {client.name: results[client.name] for client in CLIENTS if client.name in results}
 
 
 def main() -> int:
@@ -176,7 +182,7 @@ def main() -> int:
             if client.name in (arguments.clients or names):
                 print(f"== {client.name}", flush=True)
                 results[client.name] = run(client)
-                RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+                RESULTS.write_text(json.dumps(in_order(results), indent=1, ensure_ascii=False) + "\n")
         results = read()
     PAGE.write_text(text(results))
     return int(any(WRONG in found["cases"].values() for found in results.values()))

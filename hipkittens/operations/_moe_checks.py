@@ -105,9 +105,10 @@ def _call(problem, device, spec=None, integers=False):
     @functools.cache
     def codes(target: str) -> list[torch.Tensor]:
         # The target is known when the call is made: the model simulates one for each device.
-        if integers:
-            return [(weight * 40).clamp(-127, 127).to(torch.int8) for weight in weights]
-        return [weight.to(dtype_of("fp8", torch.device(device))) for weight in weights]
+        dtype = torch.int8 if integers else dtype_of("fp8", torch.device(device))
+        if integers and device != "cpu":
+            return [(weight * 40).clamp(-127, 127).to(dtype) for weight in weights]
+        return [problem.in_codes(weight, dtype) for weight in weights]
 
     def blocks(length: int) -> int:
         return -(-length // 128)

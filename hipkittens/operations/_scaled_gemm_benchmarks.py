@@ -38,7 +38,7 @@ def _call(problem, device, format="fp8", scales="tensor", in_codes=False):
     def operands(target: str) -> list[torch.Tensor]:
         # The target is known when the call is made: the model simulates one for each device.
         dtype = torch.int8 if format == "int8" else dtype_of(format, torch.device(device))
-        return [each.to(dtype) for each in values]
+        return [problem.in_codes(each, dtype) for each in values]
 
     def call():
         a, w = operands(_backend.arch_of(torch.device(device)))

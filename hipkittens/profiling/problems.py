@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import mmap
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -101,14 +101,18 @@ class Problem:
             return _untouched_zeros(shape)
         return torch.randn(shape, dtype=torch.bfloat16, device=device)
 
+    def in_codes(self, values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Such a tensor in 8 bits; one of the CPU is not read, since it is zeros."""
+        return _untouched_zeros(values.shape, dtype) if values.device.type == "cpu" else values.to(dtype)
 
-def _untouched_zeros(shape: tuple[int, ...]) -> torch.Tensor:
+
+def _untouched_zeros(shape: Sequence[int], dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     """Zeros whose pages take memory when something writes them: torch.zeros writes them all."""
-    elements = math.prod(shape)
-    if not elements:
-        return torch.zeros(shape, dtype=torch.bfloat16)
-    pages = mmap.mmap(-1, elements * torch.bfloat16.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return torch.frombuffer(pages, dtype=torch.bfloat16, count=elements).view(shape)
+    size = math.prod(shape) * dtype.itemsize
+    if not size:
+        return torch.zeros(shape, dtype=dtype)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=torch.uint8, count=size).view(dtype).view(shape)
 
 
 def _free_memory() -> float:

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: MIT
 #include "simulator/execute/lds.h"
 
+#include <memory>
+
 #include "simulator/execute/families.h"
 #include "simulator/execute/memory_pieces.h"
 #include "simulator/machine/recording.h"
@@ -11,14 +13,45 @@ namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 using isa::Opcode;
 using memory::LdsAccess;
 
+namespace {
+
+// The latest conflicts of an instruction, which mostly repeat: the same distances between lanes from another
+// dword on meet the same banks, or all of them turned alike.
+struct KnownConflicts {
+    uint64_t lanes = 0;
+    uint32_t access = 0, bytes = 0;  // no access has 0
+    uint32_t first = 0, cycles = 0;
+    uint32_t distance[64];
+};
+constexpr uint32_t known_conflicts = 256;
+
+uint32_t conflict_cycles(const Wave* wave, const Step* step, const uint32_t* address) {
+    static thread_local std::unique_ptr<KnownConflicts[]> of_instructions;
+    if (!of_instructions) of_instructions = std::make_unique<KnownConflicts[]>(known_conflicts);
+    KnownConflicts& known = of_instructions[step->instruction % known_conflicts];
+    const uint32_t first = address[0], bytes = step->extra[0];
+    const uint32_t access = step->extra[2] & (memory_flag::is_gfx950 | 0xffu << memory_flag::access_shift);
+    uint32_t different = (known.access ^ access) | (known.bytes ^ bytes) | (known.first - first) % 4;
+    for (int lane = 0; lane < 64; ++lane) different |= known.distance[lane] ^ (address[lane] - first);
+    if (different || known.lanes != wave->exec) {
+        const isa::Target target =
+            access & memory_flag::is_gfx950 ? isa::Target::gfx950 : isa::Target::gfx942;
+        const auto& phases =
+            memory::lds_phases(target, static_cast<LdsAccess>(access >> memory_flag::access_shift));
+        known = {
+            wave->exec, access, bytes, first, memory::lds_conflict_cycles(phases, address, wave->exec, bytes),
+            {}};
+        for (int lane = 0; lane < 64; ++lane) known.distance[lane] = address[lane] - first;
+    }
+    return known.cycles;
+}
+
+}  // namespace
+
 void count_lds_access(Wave* wave, const Step* step, const uint32_t* address) {
-    const isa::Target target =
-        step->extra[2] & memory_flag::is_gfx950 ? isa::Target::gfx950 : isa::Target::gfx942;
-    const LdsAccess access = static_cast<LdsAccess>(step->extra[2] >> memory_flag::access_shift & 0xff);
     Counters& counters = wave->workgroup->counters;
     ++counters.lds_accesses;
-    const uint32_t cycles =
-        memory::lds_conflict_cycles(memory::lds_phases(target, access), address, wave->exec, step->extra[0]);
+    const uint32_t cycles = conflict_cycles(wave, step, address);
     counters.lds_conflict_cycles += cycles;
     if (wave->workgroup->dispatch->recording) record_lds_access(wave, step, cycles, address);
 }

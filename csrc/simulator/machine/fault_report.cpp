@@ -4,6 +4,8 @@
 
 #include <cinttypes>
 #include <cstdio>
+#include <memory>
+#include <optional>
 
 #include "code_object/line_table.h"
 #include "isa/disassemble.h"
@@ -52,9 +54,18 @@ std::string nearest_region(const Dispatch& dispatch, uint64_t address) {
 SourcePlace source_of(const Program& program, uint32_t instruction) {
     const uint64_t address =
         program.text_address + program.instructions[instruction].address - program.load_offset;
+    // One launch mostly asks of several instructions, and reading a table takes longer than a small launch.
+    thread_local struct {
+        std::weak_ptr<const std::vector<uint8_t>> file;
+        std::optional<code_object::LineTable> lines;
+    } latest;
     try {
-        const code_object::LineTable lines(*program.file);
-        return {lines.source_line(address), lines.called_from(address)};
+        if (!latest.lines || latest.file.lock() != program.file) {
+            latest.lines.reset();
+            latest.lines.emplace(*program.file);
+            latest.file = program.file;
+        }
+        return {latest.lines->source_line(address), latest.lines->called_from(address)};
     } catch (const code_object::Error&) {
         return {};  // a damaged line table must not hide the fault it was to explain
     }

@@ -33,14 +33,19 @@ Recording::Recording(const Program& program, const std::vector<Region>& regions,
     }
 }
 
-void Recording::add_bytes(const Region* region, uint64_t address, uint64_t bytes, const Step* step,
-                          bool store) {
+void Recording::add_bytes(const Region* region, uint64_t bytes, const Step* step, bool store) {
     if (region->is_own) return;
     Touched& touched = touched_[static_cast<size_t>(region - regions_.data())];
     instructions_[step->instruction].bytes.fetch_add(bytes, std::memory_order_relaxed);
     (store ? touched.bytes_stored : touched.bytes_loaded).fetch_add(bytes, std::memory_order_relaxed);
+}
+
+void Recording::touch(const Region* region, uint64_t begin, uint64_t end, bool store) {
+    if (region->is_own) return;
+    Touched& touched = touched_[static_cast<size_t>(region - regions_.data())];
     Word* const words = (store ? touched.stored : touched.loaded).get();
-    for (uint64_t at = address - region->begin, end = at + bytes; at < end;) {
+    end -= region->begin;
+    for (uint64_t at = begin - region->begin; at < end;) {
         const uint64_t here = std::min<uint64_t>(end - at, 64 - at % 64);
         const uint64_t mask = (here == 64 ? ~uint64_t{0} : (uint64_t{1} << here) - 1) << at % 64;
         Word& word = words[at / 64];
@@ -124,6 +129,9 @@ void record_access(Wave* wave, const Step* step, const PendingOperation* operati
     } else {
         recording.add_event(wave, step, Recording::Event::vector_memory);
     }
+    // Lanes mostly follow each other through a tensor: what they move is one run, and one sum.
+    const Region* run_region = nullptr;
+    uint64_t run_begin = 0, run_end = 0, moved = 0;
     for (uint64_t left = operation->valid; left; left &= left - 1) {
         const int lane = std::countr_zero(left);
         const uint64_t address = operation->address[lane];
@@ -131,8 +139,22 @@ void record_access(Wave* wave, const Step* step, const PendingOperation* operati
         const Region* region = wave->last_region;
         if (!region || address < region->begin || address + bytes > region->end)
             region = find_region(wave, address, bytes);
-        // A flat access may go to LDS or scratch, which lie in no region.
-        if (region) recording.add_bytes(region, address, bytes, step, store);
+        if (region != run_region || address < run_begin || address > run_end) {
+            if (run_region) recording.touch(run_region, run_begin, run_end, store);
+            if (region != run_region) {
+                if (run_region) recording.add_bytes(run_region, moved, step, store);
+                moved = 0;
+            }
+            run_region = region;
+            run_begin = run_end = address;
+        }
+        run_end = std::max(run_end, address + bytes);
+        moved += bytes;
+    }
+    // A flat access may go to LDS or scratch, which lie in no region.
+    if (run_region) {
+        recording.touch(run_region, run_begin, run_end, store);
+        recording.add_bytes(run_region, moved, step, store);
     }
 }
 

@@ -43,7 +43,8 @@ class Recording {
   public:
     Recording(const Program& program, const std::vector<Region>& regions, bool traces);
 
-    void add_bytes(const Region* region, uint64_t address, uint64_t bytes, const Step* step, bool store);
+    void add_bytes(const Region* region, uint64_t bytes, const Step* step, bool store);
+    void touch(const Region* region, uint64_t begin, uint64_t end, bool store);  // addresses
     void add_lds_conflicts(const Step* step, uint64_t cycles);
     void add_wait(const Step* step, uint32_t vm_in_flight, uint32_t lgkm_in_flight);
     enum class Event : uint32_t { barrier, wait, vector_memory, to_lds, lds };
