@@ -83,7 +83,10 @@ def test_a_deleted_wait_is_noticed(target, variant, size, k):
     loop_waits = [
         line for line in waits if "vmcnt" in line.text and "vmcnt(0)" not in line.text and line.offset < end
     ]
-    assert sum(line in unnoticed for line in loop_waits) <= 1, unnoticed
+    # Of a streamed loop, whose body is there once for each K tile in flight, numbers do not show the wait for the first of two products
+    # just before that for the second: synccheck does, above.
+    most = STREAMED[variant][1] if variant in STREAMED else 1
+    assert sum(line in unnoticed for line in loop_waits) <= most, unnoticed
 
 
 @pytest.mark.parametrize("target", TARGETS)
