@@ -44,7 +44,9 @@ _LOOPED_SHAPES = {
     (128, 128, 64): (2048, 2048, 360),
     (64, 128, 64): (512, 4096, 808),
     (64, 64, 64): (1024, 2048, 296),
-    (32, 64, 64): (512, 512, 296),
+    (32, 64, 64): (512, 512, 424),
+    (16, 64, 64): (16, 16384, 296),
+    (16, 128, 64): (16, 32768, 808),
 }
 # Of sums that are added to C, whose K is not split, by the tile's rows and where rows of operands begin.
 _ADDED_SHAPES = {

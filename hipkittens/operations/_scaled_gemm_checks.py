@@ -22,11 +22,15 @@ _LOOPED_SHAPES = {
     (64, 128, 128): (512, 4096, 1616),
     (64, 64, 128): (1024, 1024, 1232),
     (32, 64, 128): (512, 512, 1232),
+    (16, 64, 128): (16, 512, 616),
+    (16, 128, 128): (16, 65536, 1232),
     (32, 128, 128): (512, 512, 1232),
     (256, 256, 256): (4864, 4096, 2464),
     (128, 128, 256): (2048, 2048, 2464),
     (32, 128, 256): (512, 512, 2464),
 }
+# Of scales of blocks, which cost each K tile more.
+_LOOPED_BLOCKS = {(16, 64, 128): (16, 16384, 616), (16, 128, 128): (16, 65536, 2464)}
 # Where few compute units would be busy, gfx942 takes smaller ones.
 _LOOPED_OF_GFX942 = {(64, 128, 128): (64, 38912, 1616)}
 _LOOPED_UNALIGNED = (257, 129, 1030)
@@ -122,6 +126,8 @@ def _trial_of(kernel: Kernel) -> Trial:
     if kernel.kind == "scaled_reduce":
         return _split_trial("i8" if row["sum"] == "i32" else "fp8")
     shapes = _LOOPED_SHAPES | (_LOOPED_OF_GFX942 if kernel.target == "gfx942" else {})
+    if row.get("scales") == "blocks":
+        shapes |= _LOOPED_BLOCKS
     shape = shapes[tuple(int(row[size]) for size in ("tile_m", "tile_n", "tile_k"))]
     if kernel.kind == "codes":
         # The loop of the products turns oftener than that of the results, of which a lane has up to 16 vectors.

@@ -24,7 +24,15 @@ from ._tensors import ends_of, even_ends
 _SIZES: dict[tuple[int, ...], tuple[tuple[int, ...], int, int]] = {
     (256, 256): ((1500, 0, 1497), 4096, 2512),
     (128, 128): ((1500, 545), 2048, 2512),
+    (32, 64): ((30, 0, 32), 136, 4048),
+    (16, 64): ((5, 0, 20), 136, 4048),
+    (16, 128): ((4,) * 16, 4096, 4048),
+}
+# Of scales of blocks, which cost each K tile more.
+_SIZES_OF_BLOCKS: dict[tuple[int, int], tuple[tuple[int, ...], int, int]] = _SIZES | {
     (32, 64): ((5, 0, 20), 136, 4048),
+    (16, 64): ((5, 0, 20), 16384, 1960),
+    (16, 128): ((5, 0, 20), 24576, 2512),
 }
 # Of scales of 32 of K.
 _SIZES_OF_MX: dict[int, tuple[tuple[int, ...], int, int]] = {
@@ -77,16 +85,20 @@ def _trial(
     return Trial(title, partial(_run, sizes, n, k, scales, formats), **options)
 
 
+def _sizes_of(scales: str) -> dict[tuple[int, int], tuple[tuple[int, ...], int, int]]:
+    return _SIZES_OF_BLOCKS if scales == "blocks" else _SIZES
+
+
 def trial(kernel: Kernel) -> Trial:
     row = kernel.row
     tile = int(row["tile_m"]), int(row["tile_n"])
-    shape = _SIZES_OF_MX[tile[0]] if row["scales"] in _FORMATS_OF_MX else _SIZES[tile]
+    shape = _SIZES_OF_MX[tile[0]] if row["scales"] in _FORMATS_OF_MX else _sizes_of(row["scales"])[tile]
     return _trial(*shape, row["scales"], (row["a"], row["b"]), workgroups=3, skip=True)
 
 
 def representative() -> Iterable[Trial]:
     for scales, format in (("outer", "fp8"), ("blocks", "fp8"), ("outer", "i8")):
-        for shape in _SIZES.values():
+        for shape in _sizes_of(scales).values():
             yield _trial(*shape, scales, (format, format))
     for scales, pairs in _FORMATS_OF_MX.items():
         for formats in pairs:
