@@ -60,7 +60,7 @@ _LOOPED_UNALIGNED = (257, 129, 515)
 # batch, m, n, k and whether rows begin anywhere: one for each tile size, and a long k that is split
 _SMALL_SHAPES = (
     (256, 256, 256, 64, False), (256, 128, 128, 64, False), (1, 64, 64, 64, False), (256, 32, 128, 64, False),
-    (1, 60, 60, 61, True), (1, 64, 64, 8192, False),
+    (512, 16, 256, 64, False), (1, 60, 60, 61, True), (1, 64, 64, 8192, False),
 )  # fmt: skip
 
 
