@@ -32,7 +32,7 @@ _SHAPES = (
     (257, 129, 515),
 )
 # gfx942 has 256x224 tiles for nt alone, and takes them at the first of those above.
-_SHAPES_NT = ((4864, 4096, 256),)
+_SHAPES_NT = ((4864, 4096, 256), (16, 16384, 1064), (16, 32768, 1064))
 # Tiles of which there is a row with plain loads, on gfx950.
 _SHAPES_OF_TWINS = ((4096, 4096, 640), (2048, 2048, 512))
 # The same with loops of several turns and tails, by tile: it wants one for every compute unit. A tail is more than half a tile,
