@@ -130,6 +130,8 @@ def test_products_have_their_hot_loop_in_matrix_instructions(rows):
             continue
         # The body of a streamed loop, of tiles of 16 rows, is two to four K tiles.
         streamed = "_16x64x" in row["name"] or "_16x128x" in row["name"]
+        if streamed and not loop["is_loop"]:  # its problem has the K tiles of one turn
+            continue
         assert loop["is_loop"] and loop["turns_per_wave"] >= (1 if streamed else 3), row["name"]
         # Random bits, and a tangent of each score, double the vector instructions of the smallest heads.
         least = {"dropout": 0.018, "softcap": 0.035}.get(row["name"].rpartition("_")[2], 0.04)
