@@ -32,7 +32,7 @@ _SHAPES = (
     (257, 129, 515),
 )
 # gfx942 has 256x224 tiles for nt alone, and takes them at the first of those above.
-_SHAPES_NT = ((4864, 4096, 256), (16, 16384, 1064), (16, 32768, 1064))
+_SHAPES_NT = ((4864, 4096, 256), (16, 16384, 1064), (16, 24576, 488))
 # Tiles of which there is a row with plain loads, on gfx950.
 _SHAPES_OF_TWINS = ((4096, 4096, 640), (2048, 2048, 512))
 # The same with loops of several turns and tails, by tile: it wants one for every compute unit. A tail is more than half a tile,
@@ -45,8 +45,8 @@ _LOOPED_SHAPES = {
     (64, 128, 64): (512, 4096, 808),
     (64, 64, 64): (1024, 2048, 296),
     (32, 64, 64): (512, 512, 424),
-    (16, 64, 64): (16, 16384, 296),
-    (16, 128, 64): (16, 32768, 808),
+    (16, 64, 64): (16, 16384, 1064),
+    (16, 128, 64): (16, 24576, 488),
 }
 # Of sums that are added to C, whose K is not split, by the tile's rows and where rows of operands begin.
 _ADDED_SHAPES = {

@@ -26,13 +26,12 @@ _SIZES: dict[tuple[int, ...], tuple[tuple[int, ...], int, int]] = {
     (128, 128): ((1500, 545), 2048, 2512),
     (32, 64): ((30, 0, 32), 136, 4048),
     (16, 64): ((5, 0, 20), 136, 4048),
-    (16, 128): ((4,) * 16, 4096, 4048),
+    (16, 128): ((5, 0, 20), 8192, 2512),
 }
 # Of scales of blocks, which cost each K tile more.
 _SIZES_OF_BLOCKS: dict[tuple[int, int], tuple[tuple[int, ...], int, int]] = _SIZES | {
     (32, 64): ((5, 0, 20), 136, 4048),
-    (16, 64): ((5, 0, 20), 16384, 1960),
-    (16, 128): ((5, 0, 20), 24576, 2512),
+    (16, 64): ((4,) * 16, 4096, 2184),
 }
 # Of scales of 32 of K.
 _SIZES_OF_MX: dict[int, tuple[tuple[int, ...], int, int]] = {
