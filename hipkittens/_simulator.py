@@ -406,7 +406,7 @@ _DISASSEMBLED = ctypes.c_char * 512
 def disassemble(target: int, code: bytes) -> tuple[int, str | None]:
     """(bytes used, text) of the instruction at the start of code; (0, None) if it is none. target: 942 or 950."""
     text = _DISASSEMBLED()
-    length = _simulator().hipkittens_disassemble(target, code, len(code), text, 512)
+    length = _simulator().hipkittens_disassemble(target, code, len(code), text, len(text))
     return length, text.value.decode() if length else None
 
 

@@ -93,11 +93,12 @@ def _probe(arguments: argparse.Namespace) -> int:
 def _kernels_list(arguments: argparse.Namespace) -> int:
     from . import _installation
 
-    known = {entry["operation"] for target in TARGETS for entry in _installation.pack(target).entries}
-    for folder in set(arguments.folder) - known:
-        raise SystemExit(
-            f"hipkittens kernels list: --folder {folder}: no kernel is of it; allowed: {', '.join(sorted(known))}"
-        )
+    if arguments.folder:
+        known = {entry["operation"] for target in TARGETS for entry in _installation.pack(target).entries}
+        for folder in set(arguments.folder) - known:
+            raise SystemExit(
+                f"hipkittens kernels list: --folder {folder}: no kernel is of it; allowed: {', '.join(sorted(known))}"
+            )
     if arguments.resources:
         from . import _resource_table
 

@@ -83,8 +83,9 @@ def test_a_deleted_wait_is_noticed(target, variant, size, k):
     loop_waits = [
         line for line in waits if "vmcnt" in line.text and "vmcnt(0)" not in line.text and line.offset < end
     ]
-    # Of a streamed loop, whose body is there once for each K tile in flight, numbers do not show the wait for the first of two products
-    # just before that for the second: synccheck does, above.
+    # A streamed loop has its body once for each K tile in flight, and in it a wait for the first of two products just before that for the
+    # second. The simulator brings products together (machine/product_runs.h), behind the second wait: numbers do not show that the
+    # first is gone, and synccheck does, above.
     most = STREAMED[variant][1] if variant in STREAMED else 1
     assert sum(line in unnoticed for line in loop_waits) <= most, unnoticed
 

@@ -14,7 +14,7 @@ enum class Schedule {
     simple,       // load the next K tile, multiply this one, barrier
     ping_pong,    // two wave groups half a phase apart (tiles/ping_pong.h)
     interleaved,  // memory steps between the matrix steps of each wave
-    streamed,     // every wave by itself, from memory to registers: few rows, whose weights are read once
+    streamed,     // every wave by itself, through registers: few rows, whose weights are read once
 };
 
 // In which order the loads of a K tile are issued, where they go to LDS directly (gfx950).
@@ -42,7 +42,7 @@ struct GemmConfig {
     int matrix;  // rows of the matrix instruction: 16 or 32
     RowStart row_start;
     Schedule schedule;
-    // K tiles in LDS where direct loads fill them; through registers interleaved has two, ping_pong one, and streamed none.
+    // K tiles in LDS where direct loads fill them; through registers interleaved has two, the others one.
     int buffers;
     int in_registers;  // K tiles on their way through registers, where they take that way
     LoadOrder load_order;

@@ -88,8 +88,7 @@ struct MainLoop {
     static constexpr int lds_bytes = tile_bytes + Accumulation::lds_bytes;
     static_assert(lds_bytes <= target.lds_bytes, "the K tiles in flight fit in LDS");
 
-    using StreamA =
-        choose<streamed, RegisterStream<A, config.wave_m(), config.tile_k>, OperandStream<A, pieces>>;
+    using StreamA = choose<streamed, RegisterStream<A, config.tile_k>, OperandStream<A, pieces>>;
     using StreamB = OperandStream<B, pieces>;
     // A and B, or with alternate loads the operand whose tiles this workgroup issues first and the other one.
     struct Streams {

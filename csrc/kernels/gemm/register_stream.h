@@ -7,10 +7,10 @@ namespace hipkittens::gemm {
 
 // Every lane loads the 16 bytes along K that it multiplies. Each quarter of the wave has lanes of 16 rows, which the vector cache looks
 // up one after the other; but rows behind the matrix are behind its buffer, and cost nothing: for operands of few rows.
-template <class Operand, int rows_of_wave, int tile_k>
+template <class Operand, int tile_k>
 struct RegisterStream {
     static_assert(Operand::along_k, "a lane's elements are neighbours in memory");
-    using Tile = typename Operand::template Registers<rows_of_wave, tile_k>;
+    using Tile = typename Operand::template Registers<Operand::rows, tile_k>;
     using T = typename Tile::element;
     static constexpr int run_bytes = Tile::shape::run * static_cast<int>(sizeof(T)),
                          runs = Tile::per_lane / Tile::shape::run;  // of a lane in a base tile
