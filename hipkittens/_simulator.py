@@ -112,6 +112,8 @@ class LaunchRecord(ctypes.Structure):
         ("instruction_count", ctypes.c_size_t),
         ("trace", ctypes.c_void_p),
         ("trace_words", ctypes.c_size_t),
+        ("digests", ctypes.c_void_p),
+        ("digest_count", ctypes.c_size_t),
     )
 
 
@@ -288,9 +290,9 @@ def last_report() -> dict[str, Any]:
     return _values(report)
 
 
-def record_launches(on: bool, trace: bool = False) -> None:
-    """Starts to keep every launch of this process, forgetting those kept before; or stops."""
-    _simulator().hipkittens_record_launches((2 if trace else 1) if on else 0)
+def record_launches(on: bool, trace: bool = False, digests: bool = False) -> None:
+    """Starts to keep every launch of this process, forgetting those kept before; or stops. A trace or digests may be kept, too."""
+    _simulator().hipkittens_record_launches((2 if trace else 3 if digests else 1) if on else 0)
 
 
 def recorded_launches() -> list[dict[str, Any]]:
@@ -301,7 +303,7 @@ def recorded_launches() -> list[dict[str, Any]]:
     regions         (name, bytes loaded, bytes stored, distinct bytes loaded, distinct bytes stored) of each tensor
     instructions    (address, unit, executions, bytes, LDS conflict cycles) of each instruction that was executed
     waits           (address, vmcnt, lgkmcnt): the most that each s_waitcnt was reached with, if anything
-    trace           bytes, see hipkittens_record_launches in simulator.h
+    trace, digests  bytes, see hipkittens_record_launches in simulator.h
     """
     return [_recorded_launch(index) for index in range(_simulator().hipkittens_recorded_launches())]
 
@@ -328,6 +330,7 @@ def _recorded_launch(index: int) -> dict[str, Any]:
         "instructions": instructions,
         "waits": waits,
         "trace": ctypes.string_at(record.trace or 0, record.trace_words * 4),
+        "digests": ctypes.string_at(record.digests or 0, record.digest_count * 8),
     }
 
 

@@ -11,6 +11,7 @@
 #include "code_object/compressed_bundle.h"
 #include "code_object/offload_bundle.h"
 #include "simulator/debug/debugged_launch.h"
+#include "simulator/debug/register_digests.h"
 #include "simulator/device_memory.h"
 #include "simulator/execute/families.h"
 #include "simulator/hip_objects.h"
@@ -172,11 +173,15 @@ void run(const Function& function, const LaunchShape& shape, const std::vector<u
     }
     const debug::DebuggedLaunch debugged;
     request.debugger = debugged.debugger();
-    debugged.adjust(request.settings);
+    debug::RegisterDigests digests;
+    const bool digesting = takes_digests() && !request.debugger;
+    if (digesting) request.debugger = &digests;
+    if (request.debugger) debug::adjust_for_debugger(request.settings);
     const CountedLaunch counted;
     LaunchResult result = launch(function.module->code, *function.kernel, request);
     state.report = public_report(result.report);
     state.instructions_so_far += result.report.instructions;
+    if (digesting) result.record.digests = std::move(digests.of_waves);
     if (request.record) {
         keep_launch(function.kernel->name, target_number(function), state.report, std::move(result.record));
     }

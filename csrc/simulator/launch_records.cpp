@@ -20,7 +20,7 @@ struct Kept {
 };
 
 // Of the process, not of a thread: autograd launches from threads of its own.
-std::atomic<bool> recording{false}, tracing{false};
+std::atomic<bool> recording{false}, tracing{false}, digesting{false};
 std::mutex mutex;
 std::deque<Kept> launches;  // elements stay where they are
 
@@ -29,6 +29,7 @@ std::deque<Kept> launches;  // elements stay where they are
 std::mutex& launch_records_mutex() { return mutex; }
 bool is_recording() { return recording; }
 bool is_tracing() { return tracing; }
+bool takes_digests() { return digesting; }
 
 void keep_launch(const std::string& kernel, int target, const HipkittensReport& report,
                  LaunchRecord&& record) {
@@ -53,7 +54,9 @@ void keep_launch(const std::string& kernel, int target, const HipkittensReport& 
                    kept.instructions.data(),
                    kept.instructions.size(),
                    kept.full.trace.data(),
-                   kept.full.trace.size()};
+                   kept.full.trace.size(),
+                   kept.full.digests.data(),
+                   kept.full.digests.size()};
 }
 
 }  // namespace hipkittens::simulator
@@ -66,6 +69,7 @@ HIPKITTENS_EXPORT void hipkittens_record_launches(int on) {
     if (on) launches.clear();
     recording = on != 0;
     tracing = on == 2;
+    digesting = on == 3;
 }
 
 HIPKITTENS_EXPORT size_t hipkittens_recorded_launches(void) {

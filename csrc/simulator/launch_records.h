@@ -13,6 +13,7 @@ namespace hipkittens::simulator {
 std::mutex& launch_records_mutex();  // for fork_handlers.cpp
 bool is_recording();
 bool is_tracing();
+bool takes_digests();
 void keep_launch(const std::string& kernel, int target, const HipkittensReport& report,
                  LaunchRecord&& record);
 

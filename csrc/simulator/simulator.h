@@ -135,8 +135,11 @@ typedef struct {
     size_t instruction_count;
     const uint32_t* trace; /* on = 2: what each wave did with memory, wave by wave in its own order */
     size_t trace_words;
+    const uint64_t* digests; /* on = 3: of each wave, workgroup after workgroup */
+    size_t digest_count;
 } HipkittensLaunchRecord;
-/* 0 off, 1 on, 2 on with a trace; on forgets what was kept before. A trace is made of events: linear workgroup << 8 | wave;
+/* 0 off, 1 on, 2 on with a trace, 3 on with digests; on forgets what was kept before. A digest is one number for the addresses of
+   all instructions that a wave executed and for what each read from registers. A trace is made of events: linear workgroup << 8 | wave;
    address of the instruction; kind << 16 | count; bytes per lane; `count` LDS addresses. Kinds: 0 s_barrier, 1 s_waitcnt,
    2 vector memory, 3 vector memory to LDS, 4 LDS (read2 and write2 have an event for each half; only counted with
    count_lds_conflicts). */

@@ -68,3 +68,27 @@ def test_bytes_are_counted_by_tensor_and_once_more_if_distinct(launch):
     assert regions["memory"] == [2 * 64 * 4, 2 * (8 * 4 + 8 * 16), 4, 2 * 8 * 4 + 16]
     assert regions["in"] == regions["out"] == [0, 0, 0, 0]
     assert sum(moved for *_, moved, _ in launch["instructions"]) == sum(regions["memory"][:2])
+
+
+def digests_of(target, memory, value):
+    """Of two waves that add a constant, and then 1, to what they load."""
+    body = """
+  v_mov_b32_e32 v2, 0
+  global_load_dword v3, v2, s[8:9]
+  s_waitcnt vmcnt(0)
+  v_add_u32_e32 v3, {value}, v3
+  v_add_u32_e32 v3, 1, v3
+"""
+    module = load({"adds": Body(LOAD_ARGUMENTS + body.format(value=value))}, target)
+    _simulator.record_launches(True, digests=True)
+    run(module, "adds", memory=memory, waves=2)
+    _simulator.record_launches(False)
+    (launch,) = _simulator.recorded_launches()
+    return launch["digests"]
+
+
+def test_digests_tell_what_waves_find_in_registers(target):
+    memory = aligned(1024)
+    one, again, other = (digests_of(target, memory, value) for value in (1, 1, 2))
+    assert len(one) == 2 * 8 and one == again
+    assert all(one[wave : wave + 8] != other[wave : wave + 8] for wave in (0, 8))

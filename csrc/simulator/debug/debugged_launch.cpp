@@ -43,9 +43,9 @@ DebuggedLaunch::DebuggedLaunch() {
     debugger_ = process.session.get();
 }
 
-void DebuggedLaunch::adjust(Settings& settings) const {
+void adjust_for_debugger(Settings& settings) {
     // From avx512_bf16 on, products move together (machine/product_runs.h).
-    if (debugger_) settings.host_level = std::min(settings.host_level, HostLevel::avx512);
+    settings.host_level = std::min(settings.host_level, HostLevel::avx512);
 }
 
 }  // namespace hipkittens::simulator::debug

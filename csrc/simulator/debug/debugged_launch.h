@@ -15,12 +15,13 @@ class DebuggedLaunch {
     // Throws std::runtime_error if the variable is set and nobody listens there.
     DebuggedLaunch();
     Debugger* debugger() const { return debugger_; }  // null without that variable
-    // So that every instruction runs where the code has it.
-    void adjust(Settings& settings) const;
 
   private:
     std::unique_lock<std::mutex> lock_;
     Debugger* debugger_ = nullptr;
 };
+
+// So that every instruction runs where the code has it, and a debugger sees it.
+void adjust_for_debugger(Settings& settings);
 
 }  // namespace hipkittens::simulator::debug

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "simulator/debug/code_addresses.h"
+#include "simulator/debug/wave_numbers.h"
 #include "simulator/debug/wave_registers.h"
 
 namespace hipkittens::simulator::debug {
@@ -15,21 +16,6 @@ namespace hipkittens::simulator::debug {
 namespace {
 
 constexpr uint64_t max_recorded = uint64_t{1} << 28;  // 2 GiB
-
-uint32_t waves_of_workgroup(const Dispatch& dispatch) {
-    const uint32_t* size = dispatch.workgroup_size;
-    return (size[0] * size[1] * size[2] + 63) / 64;
-}
-
-uint64_t waves_of_launch(const Dispatch& dispatch) {
-    const uint32_t* grid = dispatch.grid_workgroups;
-    return uint64_t{grid[0]} * grid[1] * grid[2] * waves_of_workgroup(dispatch);
-}
-
-uint64_t number_of(const Wave& wave) {
-    const Workgroup& workgroup = *wave.workgroup;
-    return uint64_t{workgroup.linear_id} * waves_of_workgroup(*workgroup.dispatch) + wave.index_in_workgroup;
-}
 
 }  // namespace
 

@@ -35,7 +35,8 @@ struct RecordedRegion {
 struct LaunchRecord {
     std::vector<RecordedInstruction> instructions;  // those that were executed, by address
     std::vector<RecordedRegion> regions;
-    std::vector<uint32_t> trace;  // simulator.h, hipkittens_record_launches
+    std::vector<uint32_t> trace;  // simulator.h, hipkittens_record_launches, as digests are
+    std::vector<uint64_t> digests;
 };
 
 // Handlers of all workers write to it. Arguments, code and scratch do not count: they are no tensor's bytes.
