@@ -6,7 +6,8 @@
 
 A mutant is one change in the machine code, among the instructions that a small problem executes: a wait deleted, or
 weakened by one; a barrier deleted; an s_nop deleted; two memory instructions swapped across a barrier; one bit of a
-constant in the computation of an address flipped; an offset shifted by one element. It is run in three orders of the waves.
+constant in the computation of an address flipped; an offset shifted by one element. It is run in three orders of the waves, and
+if nobody notices, in the problem's other launches of the kernel too.
 
 * found: the simulator faults or a checker reports something.
 * found by its bits: neither, but a result differs from that of the kernel as shipped. A user has no such result to compare with.
@@ -29,18 +30,20 @@ import random
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mutation_code import KINDS, Mutant, Mutations, mutated
 from mutation_problems import argument, kernels
-from mutation_proof import ALWAYS, ON_THIS_PROBLEM, proof
-from mutation_run import Subject, capture
+from mutation_proof import ALWAYS, ON_THIS_PROBLEM, Proof, proof
+from mutation_run import Launch, Subject, captures
 
 from hipkittens import _disassembly, _installation
 from hipkittens._representative import trial
 
 TARGETS = _installation.TARGETS
+# Of a kernel in its small problem: enough for each set of options that problems have.
+MOST_LAUNCHES = 6
 
 
 def usual(target: str) -> list[str]:
@@ -63,33 +66,73 @@ def chosen(target: str, patterns: Sequence[str]) -> list[str]:
     return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
 
 
-def subject(target: str, name: str) -> Subject:
+def launches(target: str, name: str, most: int) -> list[Launch]:
+    """The first ones of a kernel in its small problem, cut down to what is mutated."""
     kernel = kernels(target)[name]
-    symbol, problem = kernel.symbol, trial(kernel)
-    launch = capture(target, [symbol], problem.run, problem.skip)[symbol]
-    if problem.shared_by:
-        launch.share_among(problem.workgroups, *argument(kernel, problem.shared_by))
-    launch.first_workgroups(problem.workgroups)
+    problem = trial(kernel)
+    # Where none is run, a second launch may be given what no first one has computed.
+    of_each = captures(target, [kernel.symbol], problem.run, problem.skip, 1 if problem.skip else most)
+    found = of_each[kernel.symbol]
+    for launch in found:
+        if problem.shared_by:
+            launch.share_among(problem.workgroups, *argument(kernel, problem.shared_by))
+        launch.first_workgroups(problem.workgroups)
+    return found
+
+
+def subject(target: str, name: str, launch: Launch | None = None) -> Subject:
+    """The kernel in that launch, by default in the first one."""
     pack = _installation.pack(target)
-    return Subject(launch, pack.image(pack.entry(symbol)))
+    image = pack.image(pack.entry(kernels(target)[name].symbol))
+    return Subject(launch or launches(target, name, most=1)[0], image)
+
+
+class Trials:
+    """A kernel in the launches of its small problem. Those behind the first are prepared when one of its mutants gets past it."""
+
+    def __init__(self, target: str, name: str):
+        self._target, self._name = target, name
+        first, *self._left = launches(target, name, MOST_LAUNCHES)
+        self._ready = [self._prepared(first)]
+        self.mutations = self._ready[0][1]  # of what the first launch executes
+
+    def _prepared(self, launch: Launch) -> tuple[Subject, Mutations]:
+        shipped = subject(self._target, self._name, launch)
+        return shipped, Mutations(self._target, shipped.image, shipped.executed)
+
+    def _each(self, mutant: Mutant) -> Iterator[tuple[Subject, Mutations]]:
+        """The launches that execute what is changed."""
+        yield self._ready[0]
+        self._ready += [self._prepared(launch) for launch in self._left]
+        self._left = []
+        yield from (each for each in self._ready[1:] if mutant.address in each[1].executed)
+
+    def noticed(self, mutant: Mutant) -> str | None:
+        """`Subject.noticed` in the first launch in which somebody notices."""
+        found = (shipped.noticed(mutated(shipped.image, mutant)) for shipped, _ in self._each(mutant))
+        return next(filter(None, found), None)
+
+    def proof(self, mutant: Mutant) -> Proof | None:
+        """That it is equivalent in every launch."""
+        proofs = [proof(mutant, mutations, shipped) for shipped, mutations in self._each(mutant)]
+        return None if None in proofs else min(proofs, key=lambda each: each.holds == ALWAYS)
 
 
 def measure(
     target: str, name: str, kinds: Sequence[str] = KINDS, sample: int = 0, seed: int = 0
 ) -> dict[str, Any]:
     """The row of a kernel. sample: so many of its mutants, drawn by the seed and the kernel's name."""
-    shipped, problem = subject(target, name), trial(kernels(target)[name])
-    mutations = Mutations(target, shipped.image, shipped.executed)
-    mutants = list(mutations.of(kinds))
+    trials, problem = Trials(target, name), trial(kernels(target)[name])
+    mutants = list(trials.mutations.of(kinds))
     if sample:
         mutants = random.Random(f"{seed} {target} {name}").sample(mutants, min(sample, len(mutants)))
     found: Counter[str] = Counter()
     equivalent, missed = [], []
     for mutant in mutants:
-        who = shipped.noticed(mutated(shipped.image, mutant))
+        who = trials.noticed(mutant)
         if who:
             found[who] += 1
-        elif proved := proof(mutant, mutations, shipped):
+        elif proved := trials.proof(mutant):
             equivalent.append(describe(mutant) | {"proof": proved.reason, "holds": proved.holds})
         else:
             missed.append(describe(mutant))

@@ -213,12 +213,23 @@ class Mutations:
 
     def _swizzle(self) -> Iterator[Mutant]:
         for line in sorted(self._address_computation(), key=lambda line: line.address):
-            if not line.mnemonic.startswith(_CONSTANT_USERS) or _rounds_ties(line):
+            if not line.mnemonic.startswith(_CONSTANT_USERS) or _rounds_ties(line) or self._quiets_nan(line):
                 continue
             for where, code in _flipped(line):
                 text = self._text(code)
                 if text and text.split(maxsplit=1)[0] == line.mnemonic and text != line.text:
                     yield Mutant("swizzle", f"{where} flipped: {text}", line.address, line.text, code)
+
+    def _quiets_nan(self, line: Line) -> bool:
+        """Is it the bit that makes a NaN quiet, of a register that is compared with itself nearby? No address is made with it."""
+        if line.mnemonic not in ("v_or_b32_e32", "v_or_b32") or line.operands[1] != "0x400000":
+            return False
+        index = next(i for i, each in enumerate(self.lines) if each.address == line.address)
+        value = line.operands[2]
+        return any(
+            each.mnemonic.startswith("v_cmp_u_f32") and each.operands[1:] == [value, value]
+            for each in self.lines[max(0, index - 16) : index + 17]
+        )
 
     def _address_computation(self) -> set[Line]:
         """Executed vector instructions that an address of an executed memory instruction is made with, found by going

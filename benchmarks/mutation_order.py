@@ -5,21 +5,35 @@ counters and barriers of the mutant, and a walk over the code with its registers
 LDS: two accesses of different waves to the same bytes, one of them a write, are ordered if one has landed, by a wait of its
 wave, before a barrier that the other wave has passed when it issues its own. An access is pending until such a wait: LDS
 instructions complete in order, and so do those of vector memory (CDNA3 ISA manual, section 4.4).
-Registers: no instruction, on any path through the executed code, touches what a load may still have to write.
+Global memory, where a kernel reads what it writes: the bytes that waves access are not known, so every store is taken to meet every
+other access; whatever the shipped waits and barriers order has to stay ordered. Kernels with atomic accesses, or with accesses that
+are coherent between workgroups, are not judged.
+Registers: no instruction touches what a load may still have to write, on any path through the executed code; or else on those paths
+that lead from each memory instruction, wait or barrier of a wave to the one that it did next.
 """
 
 from __future__ import annotations
 
 import re
+import zlib
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from mutation_code import COUNTER_LIMITS, Line, Mutant, Mutations, counts
+from mutation_lanes import Sides, sides_of_branches
+from mutation_plain import is_plain
 from mutation_registers import registers
 
 _BARRIER, _WAIT, _VECTOR_MEMORY, _TO_LDS, _LDS = range(5)
 _NEVER = 1 << 30
+_NO_CELLS = np.zeros(0, np.int64)
+# Without a result, of whole numbers: in whatever order several of them come, the sum is the same.
+_COMMUTATIVE = re.compile(r"ds_(add|sub|max|min|or|and|xor)_[uib](32|64)$")
+_COHERENT = re.compile(r".*(_atomic| sc[01]\b)|buffer_(inv|wb)")
+# State of registers: loads that may be in flight, with the least number of younger ones of their queue.
+State = dict[int, int]
 
 
 @dataclass(eq=False)
@@ -32,6 +46,7 @@ class Access:
     issue_clock: int
     land_epoch: int = _NEVER
     land_clock: int = _NEVER
+    commutes: int = 0  # with others of this number
 
 
 def _events(trace: bytes) -> dict[int, dict[int, list[tuple]]]:
@@ -50,15 +65,19 @@ def _events(trace: bytes) -> dict[int, dict[int, list[tuple]]]:
 class Order:
     """The events of one run of a kernel as shipped."""
 
-    def __init__(self, trace: bytes, mutations: Mutations):
+    def __init__(self, trace: bytes, mutations: Mutations, reads_what_it_writes: bool = False):
         self.mutations = mutations
+        self.reads_what_it_writes = reads_what_it_writes
         self.lines = {line.address: line for line in mutations.lines}
         self.events = _events(trace)
         executed = [line for line in mutations.lines if line.address in mutations.executed]
         self.understood = not any(
-            re.match(r"flat_|scratch_|.*_atomic|ds_(add|append|consume|max|min|cmpst|wrxchg|sub|or|and|xor)|s_setpc|s_swappc", line.text)
+            # An atomic access that returns nothing (without sc0) changes no register and no LDS.
+            re.match(r"flat_|scratch_|.*_atomic.* sc0\b|s_setpc|s_swappc|s_setvskip", line.text)
+            or (line.mnemonic.startswith("ds_") and not _is_known_in_lds(line.mnemonic))
             for line in executed
         )  # fmt: skip
+        self.is_coherent = any(_COHERENT.match(line.text) for line in executed)
         sizes = {
             size
             for waves in self.events.values()
@@ -71,13 +90,24 @@ class Order:
     def keeps(self, mutant: Mutant) -> bool:
         if not self.understood:
             return False
-        if mutant.kind == "wait" and not self._registers_are_safe(mutant):
+        # Waits for LDS alone have no part in what waves see of global memory.
+        of_lds_alone = mutant.kind == "wait" and all(counter == "lgkmcnt" for counter, _ in mutant.relaxed)
+        of_memory = self.reads_what_it_writes and not of_lds_alone
+        if of_memory and self.is_coherent:
             return False
-        return all(self._workgroup_is_ordered(waves, mutant) for waves in self.events.values())
+        if mutant.kind == "wait" and not (
+            self._registers_are_safe(mutant) or self._registers_are_safe_in_the_run(mutant)
+        ):
+            return False
+        return all(
+            self._workgroup_is_ordered(waves, mutant)
+            and not (of_memory and self._workgroup_loses_order(waves, mutant))
+            for waves in self.events.values()
+        )
 
-    def _waits(self, line: Line, mutant: Mutant) -> dict[str, int]:
+    def _waits(self, line: Line, mutant: Mutant | None) -> dict[str, int]:
         waits = counts(line)
-        if mutant.kind == "wait" and line.address == mutant.address:
+        if mutant and mutant.kind == "wait" and line.address == mutant.address:
             # A counter cannot pass its largest value: issue waits there (section 4.4).
             if mutant.what == "deleted":
                 return {counter: COUNTER_LIMITS[counter] for counter in waits}
@@ -89,31 +119,56 @@ class Order:
         accesses: list[Access] = []
         barriers = set()
         for wave, events in waves.items():
-            accesses += self._replay(wave, events, mutant, barriers)
+            in_lds, _, passed = self._replay(wave, events, mutant)
+            accesses += in_lds
+            barriers.add(passed)
         return len(barriers) == 1 and self._all_ordered(accesses)
 
-    def _replay(self, wave: int, events: list[tuple], mutant: Mutant, barriers: set[int]) -> list[Access]:
-        epoch, found = 0, []
-        queues: dict[str, list[Access | None]] = {"vmcnt": [], "lgkmcnt": []}
+    def _workgroup_loses_order(self, waves: dict[int, list[tuple]], mutant: Mutant) -> bool:
+        """Whether of two accesses to global memory, one of them a store, one came before the other, and now need not."""
+        rows = []
+        for wave, events in waves.items():
+            _, shipped, _ = self._replay(wave, events, None)
+            _, changed, _ = self._replay(wave, events, mutant)
+            rows += [
+                (wave, before.writes, before.issue_epoch, before.land_epoch, after.issue_epoch, after.land_epoch)
+                for before, after in zip(shipped, changed, strict=True)
+            ]  # fmt: skip
+        if not rows:
+            return False
+        every = np.unique(np.array(rows, np.int64), axis=0)
+        stores = every[every[:, 1] > 0]
+        return _lose_order(stores, every) or _lose_order(every, stores)
+
+    def _replay(
+        self, wave: int, events: list[tuple], mutant: Mutant | None
+    ) -> tuple[list[Access], list[Access], int]:
+        """Accesses to LDS, accesses to global memory, and the barriers that were passed."""
+        epoch, found, memory = 0, [], []
+        queues: dict[str, list[Access]] = {"vmcnt": [], "lgkmcnt": []}
         half = None  # the instruction of which the last event was the first half
         for clock, (address, kind, size, lds) in enumerate(events):
             line = self.lines[address]
             if kind == _BARRIER:
-                epoch += not (mutant.kind == "barrier" and address == mutant.address)
+                epoch += not (mutant and mutant.kind == "barrier" and address == mutant.address)
             elif kind == _WAIT:
                 for counter, count in self._waits(line, mutant).items():
                     queue = queues[counter]
                     landed = queue[: max(0, len(queue) - count)]
                     del queue[: len(landed)]
                     for access in landed:
-                        if access:
-                            access.land_epoch, access.land_clock = epoch, clock
+                        access.land_epoch, access.land_clock = epoch, clock
             elif kind == _VECTOR_MEMORY:
-                queues["vmcnt"].append(None)
+                access = Access(wave, not _results(line), "vmcnt", _NO_CELLS, epoch, clock)
+                memory.append(access)
+                queues["vmcnt"].append(access)
             else:
                 counter = "vmcnt" if kind == _TO_LDS else "lgkmcnt"
-                writes = kind == _TO_LDS or line.mnemonic.startswith("ds_write")
-                access = Access(wave, writes, counter, self._cells(lds, size), epoch, clock)
+                commutes = zlib.crc32(line.mnemonic.encode()) if _COMMUTATIVE.match(line.mnemonic) else 0
+                writes = kind == _TO_LDS or commutes > 0 or line.mnemonic.startswith("ds_write")
+                access = Access(
+                    wave, writes, counter, self._cells(lds, size), epoch, clock, commutes=commutes
+                )
                 found.append(access)
                 paired = ("read2" in line.mnemonic or "write2" in line.mnemonic) and half is None
                 if paired:  # both halves land together: the first is counted with the second
@@ -124,8 +179,9 @@ class Order:
                         found.remove(half)
                         half = None
                     queues[counter].append(access)
-        barriers.add(epoch)
-        return found
+        # What a load to LDS reads of global memory has landed when it has.
+        memory += [replace(access, writes=False) for access in found if access.queue == "vmcnt"]
+        return found, memory, epoch
 
     def _cells(self, addresses: np.ndarray, size: int) -> np.ndarray:
         first = addresses[:, None] + np.arange(0, max(size, self.cell), self.cell, dtype=np.uint32)[None]
@@ -139,15 +195,16 @@ class Order:
             return True
         columns = np.array([
             (access.wave, access.writes, access.queue == "vmcnt", access.issue_epoch, access.land_epoch, access.issue_clock,
-             access.land_clock) for access in accesses
+             access.land_clock, access.commutes) for access in accesses
         ], np.int64)  # fmt: skip
         cells = np.concatenate([access.cells for access in accesses])
         owners = np.repeat(np.arange(len(accesses)), [len(access.cells) for access in accesses])
         by_cell = np.argsort(cells, kind="stable")
         groups = np.split(owners[by_cell], np.flatnonzero(np.diff(cells[by_cell])) + 1)
         for group in {group.tobytes(): group for group in groups}.values():
-            wave, writes, direct, issue, land, clock, landed = columns[group].T
+            wave, writes, direct, issue, land, clock, landed, commutes = columns[group].T
             meets = (writes[:, None] | writes[None]) > 0
+            meets &= (commutes[:, None] != commutes[None]) | (commutes[None] == 0)
             others = wave[:, None] != wave[None]
             before = land[:, None] < issue[None]
             own_before = landed[:, None] < clock[None]
@@ -160,9 +217,8 @@ class Order:
 
     def _registers_are_safe(self, mutant: Mutant) -> bool:
         """Loads that may be in flight, with the least number of younger ones of their queue, at every instruction."""
-        lines, executed = self.mutations.lines, self.mutations.executed
-        index_of = {line.address: index for index, line in enumerate(lines)}
-        entering: dict[int, dict[int, int]] = {}
+        lines, executed, index_of = self.mutations.lines, self.mutations.executed, self._index_of
+        entering: dict[int, State] = {}
         first = min(index_of[address] for address in executed)
         work = [(first, {})]
         while work:
@@ -171,15 +227,10 @@ class Order:
                 line = lines[index]
                 if line.address not in executed:
                     break
-                known = entering.get(index)
-                if known is not None:
-                    merged = dict(known)
-                    for load, younger in state.items():
-                        merged[load] = min(younger, merged.get(load, younger))
-                    if merged == known:
-                        break
-                    state = merged
-                entering[index] = state
+                merged = _merged(entering.get(index), state)
+                if merged == entering.get(index):
+                    break
+                entering[index] = state = merged
                 state = self._step(index, state, mutant)
                 if state is None:
                     return False
@@ -190,7 +241,99 @@ class Order:
                 index += 1
         return True
 
-    def _step(self, index: int, state: dict[int, int], mutant: Mutant) -> dict[int, int] | None:
+    def _registers_are_safe_in_the_run(self, mutant: Mutant) -> bool:
+        """The same, wave by wave: paths are those between an event and the next one. No instruction that makes events lies on them."""
+        known: dict[tuple, State | None] = {}
+        for waves in self.events.values():
+            for events in waves.values():
+                at, state, is_half = None, {}, False
+                for address, *_ in [*events, (None,)]:
+                    # Of read2 and write2 the second half.
+                    is_half = not is_half and address == at and "2" in self.lines[at].mnemonic.split("_")[1]
+                    if is_half:
+                        continue
+                    key = at, address, tuple(sorted(state.items()))
+                    if key not in known:
+                        known[key] = self._between(at, address, state, mutant)
+                    state = known[key]
+                    if state is None:
+                        return False
+                    at = address
+        return True
+
+    @cached_property
+    def _index_of(self) -> dict[int, int]:
+        return {line.address: index for index, line in enumerate(self.mutations.lines)}
+
+    @cached_property
+    def _makes_events(self) -> frozenset[int]:
+        return frozenset(
+            address for waves in self.events.values() for events in waves.values() for address, *_ in events
+        )
+
+    def _behind(self, index: int) -> list[int]:
+        """The lines that are executed behind one."""
+        line = self.mutations.lines[index]
+        found = [] if line.mnemonic in ("s_branch", "s_endpgm") else [index + 1]
+        if line.target is not None:
+            found.append(self._index_of[line.target])
+        return [each for each in found if self.mutations.lines[each].address in self.mutations.executed]
+
+    def _path(self, at: int | None, to: int | None) -> tuple[list[int], dict[int, list[int]], int | None]:
+        """Where paths begin; the lines on them, each with those behind it; where they end. None: the program's own begin and end."""
+        lines = self.mutations.lines
+        begin = [min(self._index_of[address] for address in self.mutations.executed)]
+        if at is not None:
+            begin = self._behind(self._index_of[at])
+        end = None if to is None else self._index_of[to]
+        reached, before = set(), defaultdict(list)
+        work = list(begin)
+        while work:
+            index = work.pop()
+            if index in reached:
+                continue
+            reached.add(index)
+            if index == end or lines[index].address in self._makes_events:
+                continue
+            for behind in self._behind(index):
+                before[behind].append(index)
+                work.append(behind)
+        ends = [end] if to is not None else [each for each in reached if lines[each].mnemonic == "s_endpgm"]
+        on_path, work = set(), [each for each in ends if each in reached]
+        while work:
+            index = work.pop()
+            if index not in on_path:
+                on_path.add(index)
+                work += before[index]
+        behind_each = {
+            index: [each for each in self._behind(index) if each in on_path and index in before[each]]
+            for index in on_path
+            if index != end
+        }
+        return [index for index in begin if index in on_path], behind_each, end
+
+    def _between(self, at: int | None, to: int | None, state: State, mutant: Mutant) -> State | None:
+        """The state behind the event at `to`, from the one behind the event at `at`. None: a register is touched too early."""
+        begin, behind_each, end = self._path(at, to)
+        if not begin:
+            return None
+        entering: dict[int, State] = {}
+        work = [(index, state) for index in begin]
+        while work:
+            index, state = work.pop()
+            merged = _merged(entering.get(index), state)
+            if merged == entering.get(index):
+                continue
+            entering[index] = merged
+            if index == end:
+                continue
+            after = self._step(index, merged, mutant)
+            if after is None:
+                return None
+            work += [(each, after) for each in behind_each[index]]
+        return {} if end is None else self._step(end, entering[end], mutant)
+
+    def _step(self, index: int, state: State, mutant: Mutant) -> State | None:
         line = self.mutations.lines[index]
         if line.mnemonic == "s_waitcnt":
             waits = self._waits(line, mutant)
@@ -205,7 +348,7 @@ class Order:
             in_order = queue == _queue(self.lines[load]) and queue != "scalar"
             if in_order and _results(line):  # a result that a younger load of the queue overwrites in order
                 meeting &= registers(",".join(line.operands[1:]))
-            if meeting:
+            if meeting and not self._is_of_other_lanes(load, index):
                 return None
         if queue is None:
             return state
@@ -213,9 +356,25 @@ class Order:
             load: min(younger + 1, 64) if _queue(self.lines[load]) == queue else younger
             for load, younger in state.items()
         }
+        if queue != "scalar":
+            # A counter cannot pass its largest value: issue waits until the oldest has landed (section 4.4).
+            after = {
+                load: younger for load, younger in after.items()
+                if _queue(self.lines[load]) == "scalar" or not self._has_landed(_queue(self.lines[load]), younger, COUNTER_LIMITS)
+            }  # fmt: skip
         if _results(line):
             after[line.address] = 0
         return after
+
+    def _is_of_other_lanes(self, load: int, index: int) -> bool:
+        """A load changes the registers of its lanes, and a plain instruction those of other ones."""
+        return is_plain(self.mutations.lines[index]) and any(
+            sides.separate(self._index_of[load], index) for sides in self._sides
+        )
+
+    @cached_property
+    def _sides(self) -> list[Sides]:
+        return sides_of_branches(self.mutations.lines)
 
     @staticmethod
     def _has_landed(queue: str | None, younger: int, waits: dict[str, int]) -> bool:
@@ -233,6 +392,8 @@ class Order:
             if upper and self._is_dead(_upper_half(line.operands[0]), index):
                 others = ",".join([line.operands[0], *line.operands[2:4]])
                 touched -= {upper} - registers(others)
+        elif re.match(r"v_pk_(add|mul|fma)_f32$", line.mnemonic):
+            touched = registers(line.operands[0]) | _sources_of_packed(line)
         return touched
 
     def _is_dead(self, register: str | None, index: int) -> bool:
@@ -250,6 +411,44 @@ class Order:
             if register in results:
                 return True
         return False
+
+
+def _merged(known: State | None, state: State) -> State:
+    """Of two paths that meet."""
+    merged = dict(known or {})
+    for load, younger in state.items():
+        merged[load] = min(younger, merged.get(load, younger))
+    return merged
+
+
+def _lose_order(some: np.ndarray, others: np.ndarray) -> bool:
+    """Columns: wave, writes, issued and landed as shipped, issued and landed as changed."""
+    waves = some[:, None, 0] != others[None, :, 0]
+    before = some[:, None, 3] < others[None, :, 2]
+    return bool((waves & before & ~(some[:, None, 5] < others[None, :, 4])).any())
+
+
+def _is_known_in_lds(mnemonic: str) -> bool:
+    return mnemonic.startswith(
+        ("ds_read", "ds_write", "ds_bpermute", "ds_permute", "ds_swizzle", "ds_nop")
+    ) or bool(_COMMUTATIVE.match(mnemonic))
+
+
+def _sources_of_packed(line: Line) -> set[str]:
+    """Of each pair, OP_SEL chooses the register that the lower result is made of, by default the lower one, and OP_SEL_HI that of
+    the upper result, by default the upper one (CDNA3 ISA manual, VOP3P)."""
+    operands = re.split(r" (?:op_sel|neg_)", line.text[len(line.mnemonic) :])[0].split(",")
+    chosen = {name: choice.split(",") for name, choice in re.findall(r"(\w+):\[([01,]+)\]", line.text)}
+    found = set()
+    for place, operand in enumerate(operands[1:]):
+        pair = re.fullmatch(r" *([vsa])\[(\d+):(\d+)\]", operand)
+        if pair:
+            lower = chosen["op_sel"][place] if "op_sel" in chosen else 0
+            upper = chosen["op_sel_hi"][place] if "op_sel_hi" in chosen else 1
+            found |= {f"{pair[1]}{int(pair[2]) + int(half)}" for half in (lower, upper)}
+        else:
+            found |= registers(operand)
+    return found
 
 
 def _upper_half(operand: str) -> str | None:

@@ -11,14 +11,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from mutation_code import Line, Mutant, Mutations
+from mutation_code import Line, Mutant, Mutations, mutated
 from mutation_order import Order
+from mutation_plain import TRANSCENDENTAL, is_plain
 from mutation_registers import registers
 from mutation_run import Subject
 
 # Longest distance that any hazard asks for: 18 wait states (CDNA3 ISA manual, section 4.5).
 _HAZARD_WINDOW = 19
-_TRANSCENDENTAL = ("v_exp", "v_log", "v_rcp", "v_rsq", "v_sqrt", "v_sin", "v_cos")
+# Wait states after which others may use what these wrote (the same section). What a comparison writes is scalar.
+_STATES_BEHIND_TRANSCENDENTAL, _STATES_BEFORE_DPP = 1, 2
+_STATES_BEHIND_COMPARISON, _STATES_BEFORE_MEMORY_BEHIND_IT = 2, 5
 
 
 ALWAYS, ON_THIS_PROBLEM = "always", "on this problem"
@@ -38,9 +41,17 @@ def proof(mutant: Mutant, mutations: Mutations, subject: Subject) -> Proof | Non
         reason = _idle_wait(mutant, subject) if mutant.kind == "wait" else None
         reason, holds = reason or _orders_nothing(mutant, mutations, subject), ON_THIS_PROBLEM
     elif mutant.kind == "nop":
-        reason, holds = _nothing_to_wait_for(mutant, mutations), ALWAYS
-    elif mutant.kind == "swizzle":
-        reason, holds = _sign_of_the_lane(mutant, mutations), ALWAYS
+        every_line = frozenset(line.address for line in mutations.lines)
+        reason, holds = _nothing_to_wait_for(mutant, mutations, every_line), ALWAYS
+        if reason is None:
+            reason, holds = _nothing_to_wait_for(mutant, mutations, mutations.executed), ON_THIS_PROBLEM
+    elif mutant.kind in ("swizzle", "offset"):
+        reason, holds = _sign_of_the_lane(mutant, mutations) if mutant.kind == "swizzle" else None, ALWAYS
+        if reason is None and subject.finds_the_same(mutated(subject.image, mutant)):
+            reason, holds = (
+                "every instruction found in its registers what it finds as shipped",
+                ON_THIS_PROBLEM,
+            )
     else:
         return None
     return None if reason is None else Proof(reason, holds)
@@ -56,10 +67,8 @@ def _idle_wait(mutant: Mutant, subject: Subject) -> str | None:
 
 
 def _orders_nothing(mutant: Mutant, mutations: Mutations, subject: Subject) -> str | None:
-    if subject.reads_what_it_writes:  # waves might meet in global memory
-        return None
     if subject.order is None:
-        subject.order = Order(subject.trace, mutations)
+        subject.order = Order(subject.trace, mutations, subject.reads_what_it_writes)
     if not subject.order.keeps(mutant):
         return None
     if mutant.kind == "barrier":
@@ -69,29 +78,20 @@ def _orders_nothing(mutant: Mutant, mutations: Mutations, subject: Subject) -> s
     )
 
 
-def _is_plain(line: Line) -> bool:
-    """A vector instruction whose VGPRs the hardware forwards and interlocks: all but the kinds that the manual lists."""
+def _reads_like_a_plain_one(line: Line) -> bool:
+    """A vector instruction that is not plain by what it writes, or by lanes whose registers it reads, or a load."""
     name = line.mnemonic
-    special = ("mfma", "smfmac", "lane", "permute", "div_", "cmp", "cmpx", "_co_", "fp8", "bf8", "sdwa", "dpp",
-               "swap", "f64", "mad_u64", "mad_i64")  # fmt: skip
-    modifiers = ("sel:", "row_", "quad_perm", "op_sel:")
-    text = line.text.replace("op_sel_hi:", "")
-    # OP_SEL of packed arithmetic and of v_fma_mix_f32 chooses halves of the sources, none of the result.
-    if name.startswith("v_pk_") or name == "v_fma_mix_f32":
-        text = text.replace("op_sel:", "")
-    return (
-        name.startswith("v_")
-        and not name.startswith(_TRANSCENDENTAL)
-        and not any(word in name for word in special)
-        and not any(word in text for word in modifiers)
-        and not line.operands[0].startswith(("s", "vcc", "exec"))
-    )
+    if name.endswith("_dpp"):
+        return name.startswith("v_mov_b32")
+    if name.startswith("v_writelane"):
+        return line.operands[2].isdigit()  # a lane that no register selects
+    return name.startswith((*TRANSCENDENTAL, "v_cmp_", "buffer_load", "global_load")) and "f64" not in name
 
 
-def _nothing_to_wait_for(mutant: Mutant, mutations: Mutations) -> str | None:
+def _nothing_to_wait_for(mutant: Mutant, mutations: Mutations, taken: frozenset[int]) -> str | None:
     """The compiler waits behind packed arithmetic as if it wrote half registers, and around inline assembly. Going back
-    from the instruction behind the s_nop on every path: whatever it depends on, or overwrites, comes from a plain
-    instruction, for which the hardware waits by itself, or lies far enough back."""
+    from the instruction behind the s_nop on every path through the addresses `taken`: whatever it depends on, or overwrites, comes
+    from a plain instruction, for which the hardware waits by itself, or lies far enough back."""
     index = next(i for i, line in enumerate(mutations.lines) if line.address == mutant.address)
     consumer = mutations.lines[index + 1]
     if consumer.mnemonic.startswith("s_load"):
@@ -102,11 +102,34 @@ def _nothing_to_wait_for(mutant: Mutant, mutations: Mutations) -> str | None:
     elif consumer.mnemonic.startswith("s_"):
         if re.search("reg|m0|trap|sendmsg|rfe", consumer.text):
             return None
-    elif not (_is_plain(consumer) or consumer.mnemonic.startswith(("buffer_load", "global_load"))):
+    elif not (is_plain(consumer) or _reads_like_a_plain_one(consumer)):
         return None
+    behind_comparisons = (
+        _STATES_BEHIND_COMPARISON if consumer.mnemonic.startswith("v_") else _STATES_BEFORE_MEMORY_BEHIND_IT
+    )
+    if not _is_free_of(needs, index, mutations, taken, behind_comparisons):
+        return None
+    # Of a source with DPP, what other lanes have.
+    if consumer.mnemonic.endswith("_dpp") and not _is_free_of(
+        registers(consumer.operands[1]), index, mutations, taken, behind_comparisons, _STATES_BEFORE_DPP
+    ):
+        return None
+    return "what it depends on needs no wait states, or is far enough back"
+
+
+def _is_free_of(
+    needs: set[str],
+    index: int,
+    mutations: Mutations,
+    taken: frozenset[int],
+    behind_comparisons: int,
+    least: int = 0,
+) -> bool:
+    """Whether no instruction before line `index`, of those at the addresses `taken`, wrote or still reads one of these too near for one
+    behind it: for so many wait states where it is a comparison, and for `least` even where it is a plain instruction."""
     sources: dict[int, list[int]] = {}
     for at, line in enumerate(mutations.lines):
-        if line.target is not None:
+        if line.target is not None and line.address in taken:
             sources.setdefault(line.target, []).append(at)
     # Places to go on from, as "everything before line `at`": what is still needed there, and the states up to there.
     paths, seen = [(index, frozenset(needs), 0)], set()
@@ -121,18 +144,22 @@ def _nothing_to_wait_for(mutant: Mutant, mutations: Mutations) -> str | None:
         if at == 0:
             continue
         line = mutations.lines[at - 1]
-        if line.mnemonic in ("s_branch", "s_endpgm"):
+        if line.mnemonic in ("s_branch", "s_endpgm") or line.address not in taken:
             continue
         if line.mnemonic.startswith(("s_setpc", "s_swappc")):
-            return None
-        left = _left_to_need(line, needed, states)
+            return False
+        if least > states and needed & (registers(line.operands[0]) if line.operands else set()):
+            return False
+        left = _left_to_need(line, needed, states, behind_comparisons)
         if left is None:
-            return None
+            return False
         paths.append((at - 1, left, states + (int(line.operands[0]) + 1 if line.mnemonic == "s_nop" else 1)))
-    return "what it depends on needs no wait states, or is far enough back"
+    return True
 
 
-def _left_to_need(line: Line, needs: frozenset[str], states: int) -> frozenset[str] | None:
+def _left_to_need(
+    line: Line, needs: frozenset[str], states: int, behind_comparisons: int
+) -> frozenset[str] | None:
     """Of `needs`, what instructions before this one may still write; None if this one is too near for one of them."""
     # One wait state between a scalar write of M0 and a load to LDS; other scalar results need none. Of stores only
     # those of more than 64 bits take their data late.
@@ -140,6 +167,9 @@ def _left_to_need(line: Line, needs: frozenset[str], states: int) -> frozenset[s
     touched = registers(line.text[len(line.mnemonic) :])
     if line.mnemonic.startswith("s_"):
         harmless = not ("m0" in written & needs and states < 1)
+        if states < _STATES_BEFORE_MEMORY_BEHIND_IT - 1:
+            # The table of wait states says nothing of a scalar result between the two instructions that it names.
+            written = set()
     elif "store" in line.mnemonic or line.mnemonic.startswith("ds_write"):
         harmless, written = not re.search("x[34]|b96|b128|2st|write2", line.mnemonic), set()
     elif line.mnemonic.startswith(("buffer_load", "global_load", "ds_read")):
@@ -147,10 +177,22 @@ def _left_to_need(line: Line, needs: frozenset[str], states: int) -> frozenset[s
         harmless, written = True, set()
     else:
         # What only reads a register is in nobody's way, but for matrix instructions; these write more than they name first.
-        more = ("mfma", "smfmac", "_co_", "div_", "cmpx", "swap")
+        more = ("mfma", "smfmac", "_co_", "div_", "cmpx", "swap", "mad_u64", "mad_i64")
         only_reads = not written & needs and not any(word in line.mnemonic for word in more)
-        harmless = only_reads or _is_plain(line)
+        # v_writelane: a lane of a VGPR, as any other result.
+        needs_no_care = is_plain(line) or line.mnemonic.startswith("v_writelane")
+        harmless = only_reads or needs_no_care or states >= _states_behind(line, behind_comparisons)
     return None if touched & needs and not harmless else needs - written
+
+
+def _states_behind(line: Line, behind_comparisons: int) -> int:
+    """Wait states that its result asks for at most."""
+    name = line.mnemonic
+    if name.startswith(TRANSCENDENTAL) and "f64" not in name:
+        return _STATES_BEHIND_TRANSCENDENTAL
+    if name.startswith("v_cmp_") and line.operands[0].startswith(("s", "vcc")):
+        return behind_comparisons
+    return _HAZARD_WINDOW
 
 
 def _sign_of_the_lane(mutant: Mutant, mutations: Mutations) -> str | None:

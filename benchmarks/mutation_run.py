@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -155,13 +157,20 @@ class Launch:
 
 def capture(target: str, wanted: Iterable[str], call: Callable[[], Any], skip: bool) -> dict[str, Launch]:
     """The first launch of each of the kernels while `call` runs. skip: no launch is run, for what takes long."""
-    names, found = frozenset(wanted), {}
+    return {kernel: first for kernel, (first,) in captures(target, wanted, call, skip, most=1).items()}
+
+
+def captures(
+    target: str, wanted: Iterable[str], call: Callable[[], Any], skip: bool, most: int
+) -> dict[str, list[Launch]]:
+    """As `capture`, of each kernel the first `most` launches."""
+    names, found = frozenset(wanted), defaultdict(list)
 
     def observe(seen: Any) -> int:
         launch = seen.contents
         kernel = launch.kernel.decode()
-        if kernel in names and kernel not in found:
-            found[kernel] = _copied(launch)
+        if kernel in names and len(found[kernel]) < most:
+            found[kernel].append(_copied(launch))
         return int(skip)
 
     observer = _Observer(observe)
@@ -226,12 +235,7 @@ class Subject:
 
     def __post_init__(self) -> None:
         _take_findings()
-        _simulator.record_launches(True, trace=True)
-        report = self.launch.run(self.image, count_lds_conflicts=1)
-        _simulator.record_launches(False)
-        (record,) = _simulator.recorded_launches()
-        _simulator.record_launches(True)  # lets go of the record
-        _simulator.record_launches(False)
+        record = self._recorded(self.image, {"trace": True}, count_lds_conflicts=1)
         self.launch.drop_untouched({name for name, loaded, *_ in record["regions"] if loaded})
         self.reads_what_it_writes = any(loaded and stored for _, loaded, stored, *_ in record["regions"])
         self.trace = record["trace"]
@@ -239,13 +243,24 @@ class Subject:
         self.in_flight = {address: {"vmcnt": vm, "lgkmcnt": lgkm} for address, vm, lgkm in record["waits"]}
         self.right = self.launch.results()
         # The limit is per workgroup; a mutant that turns for ever shall end soon.
-        self.limit = 4 * report["instructions"] + 10000
+        self.limit = 4 * record["report"]["instructions"] + 10000
         self.known = set()
         for order in ORDERS:
             self.launch.run(self.image, **order)
             self.known |= {_key(finding) for finding in _take_findings()}
             if not self._is_right():
                 raise AssertionError(f"{self.launch.kernel}: other results as shipped with {order}")
+
+    def _recorded(self, image: bytes, more: dict[str, bool], **settings: int) -> dict[str, Any]:
+        """A run's record, and what more it is to keep."""
+        _simulator.record_launches(True, **more)
+        try:
+            self.launch.run(image, **settings)
+            (record,) = _simulator.recorded_launches()
+        finally:
+            _simulator.record_launches(True)  # lets go of the record
+            _simulator.record_launches(False)
+        return record
 
     def _is_right(self) -> bool:
         written = (region.data for region in self.launch.regions if region.writable)
@@ -269,6 +284,19 @@ class Subject:
                     return finding["checker"]
             differs |= not self._is_right()
         return "result" if differs else None
+
+    @functools.cached_property
+    def _found(self) -> tuple[bytes, list[bytes]]:
+        return self._found_by(self.image)
+
+    def _found_by(self, image: bytes) -> tuple[bytes, list[bytes]]:
+        """Digests of what each wave's instructions find in registers, and the results."""
+        record = self._recorded(image, {"digests": True}, instruction_limit=self.limit)
+        return record["digests"], [result.tobytes() for result in self.launch.results()]
+
+    def finds_the_same(self, image: bytes) -> bool:
+        """Whether every instruction of this code finds in its registers what the shipped code's does, and the results are the same."""
+        return self._found_by(image) == self._found
 
 
 def _take_findings() -> list[dict]:

@@ -101,6 +101,54 @@ def test_the_replay_and_the_race_checker_agree(gemm):
         assert (gemm.noticed(mutated(gemm.image, mutant)) is None) == (mutant in kept), mutant
 
 
+def test_a_later_launch_shows_what_the_first_one_hides():
+    """The first one joins four parts of a row, and a later one more parts than a wave has lanes."""
+    trials = mutation.Trials("gfx942", "sample_join")
+    first = mutation.subject("gfx942", "sample_join")
+    steps = [mutant for mutant in trials.mutations.of(["swizzle"]) if mutant.text.startswith("v_xor_b32")]
+    hidden = [mutant for mutant in steps if first.noticed(mutated(first.image, mutant)) is None]
+    assert len(steps) == 6 and 0 < len(hidden) < 6
+    assert [trials.noticed(mutant) for mutant in hidden] == ["result"] * len(hidden)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_waits_of_a_kernel_that_reads_what_it_writes(target):
+    """The waits of a state that each workgroup has to itself are judged by what they order."""
+    trials = mutation.Trials(target, "delta_rule_step_bf16_bf16_state_128")
+    shipped = mutation.subject(target, "delta_rule_step_bf16_bf16_state_128")
+    assert shipped.reads_what_it_writes
+    by_proof = {True: 0, False: 0}
+    for mutant in trials.mutations.of(["wait", "barrier"]):
+        proved = proof(mutant, trials.mutations, shipped)
+        by_proof[proved is not None] += 1
+        assert not proved or shipped.noticed(mutated(shipped.image, mutant)) is None, mutant
+    assert all(by_proof.values())
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_constants_that_change_nothing_in_any_register(target):
+    """What a sequence lacks behind its last chunk is zeros, wherever it is read."""
+    shipped = mutation.subject(target, "delta_rule_scan_f16_64_16_columns")
+    _, constants = mutants(shipped, "offset", "swizzle")
+    same = {True: 0, False: 0}
+    for mutant in constants[::12]:
+        image = mutated(shipped.image, mutant)
+        noticed = shipped.noticed(image)
+        if noticed == "fault":
+            continue
+        finds_the_same = shipped.finds_the_same(image)
+        same[finds_the_same] += 1
+        assert noticed is None or not finds_the_same, (mutant, noticed)
+    assert all(same.values()) and shipped.finds_the_same(shipped.image)
+
+
+def test_bits_that_make_nans_quiet_are_no_mutants():
+    shipped = mutation.subject("gfx942", "delta_rule_step_bf16_bf16_state_128")
+    mutations, swizzles = mutants(shipped, "swizzle")
+    quiet = [line for line in mutations.lines if "0x400000" in line.operands]
+    assert quiet and swizzles and not {line.address for line in quiet} & {each.address for each in swizzles}
+
+
 def test_registers_of_an_operand_list():
     assert registers("v[2:3], s4, vcc_lo, exec, 0x10, a7") == {"v2", "v3", "s4", "vcc", "exec", "a7"}
 
@@ -175,5 +223,5 @@ def test_more_mutants_of_a_kernel_of_each_kind(target):
     for kernel in mutation.usual(target):
         row = mutation.measure(target, kernel, sample=60)
         print(kernel, target, row["missed_mutants"])
-        assert row["missed"] <= 0.05 * row["mutants"], (kernel, row["missed_mutants"])
+        assert row["missed"] <= max(1, 0.05 * row["mutants"]), (kernel, row["missed_mutants"])
         assert not [mutant for mutant in unexplained(row) if mutant["kind"] in ("wait", "barrier")]
