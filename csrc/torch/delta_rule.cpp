@@ -100,7 +100,7 @@ void backward(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
         scan.initial = before;
         scan.states = chunked.keep(states, Dtype::float32, "states");
         scan.changes = chunked.keep(changes, Dtype::float32, "changes");
-        chunked.pass<kinds::scan>(scan);
+        chunked.pass<kinds::scan>(scan, scan_threads);
 
         ReverseArguments reverse{};
         reverse.common = chunked.common();
@@ -110,7 +110,7 @@ void backward(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
         if (initial) reverse.initial = problem.new_states(dinitial, "dinitial");
         reverse.dstates = chunked.keep(dstates, Dtype::float32, "dstates");
         reverse.solved = chunked.keep(solved, Dtype::float32, "solved");
-        chunked.pass<kinds::reverse>(reverse);
+        chunked.pass<kinds::reverse>(reverse, reverse_threads);
 
         GradientArguments gradient{};
         gradient.common = chunked.common();

@@ -85,9 +85,9 @@ class ChunkedProblem {
         return static_cast<float*>(tensor.data());
     }
     template <class Kind>
-    void pass(const typename Kind::Arguments& arguments) const {
-        launch(
-            delta_rule::plan_of_states<Kind>(placement_.target(), placement_.shape(), element_, arguments));
+    void pass(const typename Kind::Arguments& arguments, int threads) const {
+        launch(delta_rule::plan_of_states<Kind>(placement_.target(), placement_.shape(), element_, threads,
+                                                arguments));
     }
     void gradient(const delta_rule::GradientArguments& arguments) const {
         each_chunk<delta_rule::kinds::gradient>(arguments, 256);
@@ -142,7 +142,7 @@ void run_rule(DeltaRuleProblem& problem, const Placement& placement, const Tenso
         arguments.out = problem.rows(out, problem.dtype, "out", true);
         arguments.initial = before;
         arguments.final = after;
-        chunked.pass<Scan>(arguments);
+        chunked.pass<Scan>(arguments, delta_rule::scan_threads);
         return;
     }
     if (problem.value % 4 != 0) fail(problem.where + "V needs to be a multiple of 4");

@@ -26,14 +26,14 @@ def _drawn(batch, tokens, key_heads, heads, key, value, dtype):
 
 
 def _trial(kernel: Kernel) -> Trial:
-    """Three chunks, the last one of which is not full; keys and values that fill no tile; several sequences, one without tokens."""
+    """At least three chunks, the last one of which is not full; keys and values that fill no tile; several sequences, one without tokens."""
     dtype, key = DTYPES[kernel.row["element"]], int(kernel.row["key"])
     title = f"gated_delta_rule {kernel.row['name']}"
     if kernel.kind == "step":
         return Trial(title, functools.partial(_run_step, kernel, dtype, key - 4), workgroups=3)
     # Wide columns are for states that fill the device.
     wide = kernel.kind == "scan" and int(kernel.row["columns"]) > 16
-    heads, value, tokens = (160, 40, 70) if wide else (2, 24, 150)
+    heads, value, tokens = (80, 40, 342) if wide else (2, 24, 150)
 
     def run():
         inputs = _drawn(1, tokens, heads // 2, heads, key - 8, value, dtype)
@@ -41,7 +41,10 @@ def _trial(kernel: Kernel) -> Trial:
         starts = torch.tensor([0, tokens - 9, tokens - 9, tokens - 4], dtype=torch.int32)
         out, state = gated_delta_rule(*(x.detach() for x in inputs), l2norm=True, return_state=True)
         results = [out, state]
-        out, state = gated_delta_rule(*inputs, l2norm=True, cu_seqlens=starts, return_state=True)
+        initial = draw(3, heads, key - 8, value, dtype=torch.float32).detach()
+        out, state = gated_delta_rule(
+            *inputs, l2norm=True, initial_state=initial, cu_seqlens=starts, return_state=True
+        )
         results += [out, state]
         if kernel.kind in ("reverse", "gradient"):
             results += torch.autograd.grad(out.float().square().sum() + state.square().sum(), inputs)

@@ -17,8 +17,7 @@ template <PrepareConfig config>
 struct ChannelPrepare {
     using T = typename element_of<config.element>::value;
     using eight = kittens::eight;
-    static constexpr int tiles = system_tiles, threads = 64 * tiles, waves_per_simd = sizeof(T) == 4 ? 1 : 2,
-                         pitch = system_pitch;
+    static constexpr int tiles = system_tiles, threads = 64 * tiles, waves_per_simd = sizeof(T) == 4 ? 1 : 2;
     static constexpr int step_channels = BlockTotals::channels, steps = config.key / step_channels;
 
     // A step has keys times the decays behind them, as operands; a block's totals; keys times the decays to the chunk's end, turned.
@@ -238,7 +237,7 @@ struct ChannelPrepare {
             const int other = (column - distance) & 15;
             if (quarter == distance % 4) {
                 kittens::lds_write(is_above && distance > 0 ? beta * of_key : 0.0f,
-                                   lds + (row * pitch + 16 * wave + other) * 4);
+                                   lds + system_byte(wave, column, 16 * wave + other));
                 kittens::lds_write(is_above ? of_query : 0.0f, scores + (column * scores_pitch + other) * 4);
             }
         }
@@ -249,7 +248,8 @@ struct ChannelPrepare {
             // Of the others a wave has products with those before it, and zeros above the diagonal.
             const int other = n < wave ? wave - 1 - n : n + 1;
             const four values = n < wave ? of_keys[n] * beta : four(0.0f);
-            kittens::lds_write(values, lds + (row * pitch + 16 * other + 4 * quarter) * 4);
+            if (n < wave)
+                kittens::lds_write(values, lds + system_byte(wave, column, 16 * other + 4 * quarter));
             matrices.store(ChunkMatrix::scores, wave, other, n < wave ? of_queries[n] : four(0.0f));
         }
         kittens::barrier();

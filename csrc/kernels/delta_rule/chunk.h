@@ -80,15 +80,15 @@ KITTENS_DEVICE fragment<T> load_fragment(kittens::buffer memory, uint32_t offset
 // e^x of a difference of sums of logarithms, which is not positive.
 KITTENS_DEVICE float decay(float x) { return kittens::exponential<true>(x); }
 
-// Rows in LDS, of which 16 lanes read 8 neighbours each: vectors of 16 bytes exchange places by their row, so that eight rows lie in
-// different banks.
+// Rows in LDS, of which 16 lanes read 8 neighbours each: vectors of 16 bytes exchange places by their row, so that rows that
+// are read at once lie in different banks.
 template <class T, int pitch>
 struct SharedRows {
-    static constexpr int bytes_of_row = pitch * static_cast<int>(sizeof(T));
+    static constexpr int bytes_of_row = pitch * static_cast<int>(sizeof(T)), slots = bytes_of_row / 16;
     kittens::shared_byte* base;
     KITTENS_DEVICE kittens::shared_byte* at(int row, int column) const {
         const int byte = column * static_cast<int>(sizeof(T));
-        return base + row * bytes_of_row + ((byte / 16) ^ (row & 7)) * 16 + byte % 16;
+        return base + row * bytes_of_row + ((byte / 16) ^ (row & (slots < 16 ? 7 : 15))) * 16 + byte % 16;
     }
     KITTENS_DEVICE fragment<T> read(int row, int column) const {
         if constexpr (kittens::is_16bit<T>) {
@@ -102,6 +102,14 @@ struct SharedRows {
     }
     KITTENS_DEVICE void write(int row, int column, kittens::vec<T, 4> values) const {
         kittens::lds_write(values, at(row, column));
+    }
+    KITTENS_DEVICE void write(int row, int column, fragment<T> values) const {
+        if constexpr (kittens::is_16bit<T>) {
+            kittens::lds_write(values, at(row, column));
+        } else {
+            kittens::lds_write(four(values.lo), at(row, column));
+            kittens::lds_write(four(values.hi), at(row, column + 4));
+        }
     }
     // Columns column .. + 7 of row `row` as rows of one column. Lanes of neighbouring rows exchange halves where two elements share
     // a bank.
@@ -142,6 +150,10 @@ struct SharedSums {
 #pragma unroll
         for (int n = 0; n < parts<T>; ++n) part(n).write(row, column, sum.part[n]);
     }
+    KITTENS_DEVICE void write(int row, int column, const Sum<T, 8>& sum) const {
+#pragma unroll
+        for (int n = 0; n < parts<T>; ++n) part(n).write(row, column, sum.part[n]);
+    }
     // Down a column.
     KITTENS_DEVICE void write_transposed(int row, int column, four values) const {
         const Sum<T, 4> sum(values);
@@ -170,6 +182,18 @@ KITTENS_DEVICE constexpr int matrix_element(int row, int column) {
     return ((row / 16 * (columns / 32) + column / 32) * kittens::wave_lanes + lane) * 8 + column % 8;
 }
 
+// Elements column .. + 7 of a row. The matrix's parts have `elements` each.
+template <class T, int columns>
+KITTENS_DEVICE Sum<T, 8> load_matrix_element(kittens::buffer memory, uint32_t elements, int row, int column,
+                                             uint32_t first = 0) {
+    Sum<T, 8> sum;
+#pragma unroll
+    for (int n = 0; n < parts<T>; ++n)
+        sum.part[n] = load_fragment<T>(memory, first + (n * elements + matrix_element<columns>(row, column)) *
+                                                           static_cast<uint32_t>(sizeof(T)));
+    return sum;
+}
+
 // Rows first_row .. of a matrix of `columns` as operands. `first`: of the matrix in memory; its parts have `elements` each.
 template <class T, int columns>
 KITTENS_DEVICE void load_matrix_rows(Sum<T, 8> (&to)[columns / 32], kittens::buffer memory, uint32_t first,
@@ -189,13 +213,19 @@ template <class T>
 struct MatrixRows {
     Sum<T, 8> columns[chunk_tokens / 32];
 
-    KITTENS_DEVICE void load(const void* matrices, uint32_t of_chunk, ChunkMatrix which, uint32_t place,
-                             bool is_there, int first_row) {
-        const kittens::buffer memory{
-            (const char*)matrices + static_cast<int64_t>(place) * of_chunk * matrix_bytes<T>,
-            is_there ? of_chunk * matrix_bytes<T> : 0};
-        load_matrix_rows<T, chunk_tokens>(columns, memory, static_cast<uint32_t>(which) * matrix_bytes<T>,
-                                          chunk_tokens * chunk_tokens, first_row);
+    // `memory`: of the chunk's matrices. Above the diagonal, of those that are not transposed, or below it halves of rows are zeros,
+    // which are not read.
+    KITTENS_DEVICE void load(kittens::buffer memory, ChunkMatrix which, int first_row) {
+        const bool is_lower = which == ChunkMatrix::inverse || which == ChunkMatrix::scores;
+        const int lane = kittens::lane_id();
+#pragma unroll
+        for (int s = 0; s < chunk_tokens / 32; ++s) {
+            kittens::buffer half = memory;
+            if (is_lower ? first_row < 32 * s : first_row >= 32 * (s + 1)) half.bytes = 0;
+            columns[s] = load_matrix_element<T, chunk_tokens>(half, chunk_tokens * chunk_tokens,
+                                                              first_row + lane % 16, 32 * s + lane / 16 * 8,
+                                                              static_cast<uint32_t>(which) * matrix_bytes<T>);
+        }
     }
 };
 
@@ -231,6 +261,15 @@ struct ColumnLoads {
                 view.memory,
                 view.offset(token, kittens::is_16bit<T> ? column & ~1u : column, is_there && token < tokens));
         }
+    }
+    // Of rows that end with their buffer.
+    template <class Rows>
+    KITTENS_DEVICE void load(const Rows& rows, kittens::buffer memory, int first_row, uint32_t column) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+            words[e] = kittens::buffer_load<uint32_t>(
+                memory, rows.offset(first_row + kittens::lane_id() / 16 * 4 + e,
+                                    kittens::is_16bit<T> ? column & ~1u : column));
     }
     // column: even of all lanes whose number is.
     KITTENS_DEVICE T element(int e) const {

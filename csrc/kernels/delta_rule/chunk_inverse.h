@@ -11,9 +11,17 @@ KITTENS_DEVICE float sum_of_quarters(float x) {
     return x + kittens::exchange_32(x);
 }
 
-// A chunk's system in LDS as base tiles; floats of a row, so that rows begin in different banks.
-inline constexpr int system_tiles = chunk_tokens / 16, system_pitch = chunk_tokens + 4,
-                     system_bytes = chunk_tokens * system_pitch * 4;
+// A chunk's system in LDS, of which there is nothing above the base tiles of the diagonal. Rows have floats more than elements, and so has
+// every second row of tiles, so that what is read at once lies in different banks.
+inline constexpr int system_tiles = chunk_tokens / 16;
+constexpr int system_pitch(int tile) { return 16 * tile + 20; }
+constexpr int system_start(int tile) { return 128 * tile * (tile - 1) + 320 * tile + 24 * ((tile + 1) / 2); }
+inline constexpr int system_bytes =
+    (system_start(system_tiles - 1) + 16 * system_pitch(system_tiles - 1)) * 4;
+// The byte of an element of row 16 tile + row.
+constexpr int system_byte(int tile, int row, int column) {
+    return (system_start(tile) + row * system_pitch(tile) + column) * 4;
+}
 // The number of a base tile not above the diagonal.
 KITTENS_DEVICE constexpr int lower(int i, int j) { return i * (i + 1) / 2 + j; }
 
@@ -26,8 +34,10 @@ struct ChunkMatrices {
     KITTENS_DEVICE ChunkMatrices(void* all, uint32_t matrices_of_chunk, int64_t place)
         : first((global<T>)all + place * (matrices_of_chunk * matrix_bytes<T> / sizeof(T))),
           of_chunk(matrices_of_chunk) {}
-    // A lane's part of base tile (i, j): row 16 i + lane % 16 and columns 16 j + 4 (lane / 16) .. + 3.
+    // A lane's part of base tile (i, j): row 16 i + lane % 16 and columns 16 j + 4 (lane / 16) .. + 3. What no triangle's reader reads
+    // (MatrixRows) is not written.
     KITTENS_DEVICE void store(ChunkMatrix which, int i, int j, four values) const {
+        if (i < j / 2 * 2) return;
         const Sum<T, 4> sum(values);
         const int row = 16 * i + kittens::lane_id() % 16, column = 16 * j + 4 * (kittens::lane_id() / 16);
 #pragma unroll
@@ -49,34 +59,33 @@ KITTENS_DEVICE void store_inverse(kittens::shared_byte* system, const ChunkMatri
     const int column = kittens::lane_id() % 16, quarter = kittens::lane_id() / 16;
     // T (I + A) = I. The blocks of the diagonal by substitution: each lane a row of one of them, from the last column back.
     {
-        auto* block = system + 16 * quarter * (system_pitch + 1) * 4;
+        auto* block = system + system_byte(quarter, 0, 16 * quarter);
+        const int row_bytes = system_pitch(quarter) * 4;
         float row[16];
 #pragma unroll
         for (int j = 15; j >= 0; --j) {
             row[j] = column == j ? 1.0f : 0.0f;
 #pragma unroll
             for (int m = j + 1; m < 16; ++m)
-                row[j] = __builtin_fmaf(-kittens::lds_read<float>(block + (m * system_pitch + j) * 4), row[m],
-                                        row[j]);
+                row[j] =
+                    __builtin_fmaf(-kittens::lds_read<float>(block + m * row_bytes + j * 4), row[m], row[j]);
         }
 #pragma unroll
         for (int j = 0; j < 16; j += 4)
             kittens::lds_write(four{row[j], row[j + 1], row[j + 2], row[j + 3]},
-                               block + (column * system_pitch + j) * 4);
+                               block + column * row_bytes + j * 4);
     }
     // Below it T_ij = -(sum over j < m <= i of T_im A_mj) T_jj. A block's lane has neighbours of a row, which is what the next
     // product takes of its left operand; of the right one it takes neighbours of a column.
     const auto left = [&](int i, int j) {
-        return kittens::lds_read<four>(system +
-                                       ((16 * i + column) * system_pitch + 16 * j + 4 * quarter) * 4);
+        return kittens::lds_read<four>(system + system_byte(i, column, 16 * j + 4 * quarter));
     };
     const auto add_product = [&](four a, int i, int j, four sum) {
 #pragma unroll
         for (int e = 0; e < 4; ++e)
             sum = kittens::matrix_16x16(
-                kittens::lds_read<float>(system +
-                                         ((16 * i + 4 * quarter + e) * system_pitch + 16 * j + column) * 4),
-                a[e], sum);
+                kittens::lds_read<float>(system + system_byte(i, 4 * quarter + e, 16 * j + column)), a[e],
+                sum);
         return sum;
     };
     four inverse[lower(system_tiles, 0)];

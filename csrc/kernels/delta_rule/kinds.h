@@ -128,6 +128,9 @@ struct ChannelPrepareArguments {
     float lower_bound;
 };
 
+// Threads of a scan, half of them for changes of states and half for outputs, and of the pass back.
+inline constexpr int scan_threads = 512, reverse_threads = 256;
+
 struct ScanConfig {
     ElementType element;
     int key;      // largest

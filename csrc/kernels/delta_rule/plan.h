@@ -100,7 +100,7 @@ Launch plan_of_chunks(int target, ElementType element, const Chunks& chunks, uin
 // Of scan, channel_scan and reverse; `slices` and `xcds` are decided here. Wide slices read a chunk's matrices less often, narrow ones occupy more
 // compute units.
 template <class Kind>
-Launch plan_of_states(int target, const DeviceShape& device, ElementType element,
+Launch plan_of_states(int target, const DeviceShape& device, ElementType element, int threads,
                       typename Kind::Arguments arguments) {
     const ChunkArguments& common = arguments.common;
     const auto slices = [&](int columns) {
@@ -121,7 +121,7 @@ Launch plan_of_states(int target, const DeviceShape& device, ElementType element
     arguments.slices = divisor_of(slices(chosen->config.columns));
     const uint32_t xcds = static_cast<uint32_t>(std::max(device.xcds, 1));
     arguments.xcds = divisor_of(states % xcds == 0 ? xcds : 1);
-    return launch_of("delta_rule", chosen->name, target, {arguments.slices.value * states, 1, 1}, 256,
+    return launch_of("delta_rule", chosen->name, target, {arguments.slices.value * states, 1, 1}, threads,
                      arguments);
 }
 

@@ -23,7 +23,7 @@ template <PrepareConfig config>
 struct Prepare {
     using T = typename element_of<config.element>::value;
     static constexpr int threads = 64, waves_per_simd = 1;
-    static constexpr int tiles = system_tiles, lower_tiles = lower(tiles, 0), pitch = system_pitch;
+    static constexpr int tiles = system_tiles, lower_tiles = lower(tiles, 0);
     static constexpr int factor_bytes = chunk_tokens * static_cast<int>(sizeof(RowFactors)),
                          lds_bytes = factor_bytes + system_bytes;
 
@@ -41,15 +41,25 @@ struct Prepare {
 #pragma unroll
         for (int n = 0; n < lower_tiles; ++n) of_keys[n] = of_queries[n] = 0;
         float square_k[tiles] = {}, square_q[tiles] = {};
-        for (uint32_t first = 0; first < arguments.key; first += 32) {
-            fragment<T> keys[tiles], queries[tiles];
+        fragment<T> next_keys[tiles], next_queries[tiles];
+        const auto load = [&](uint32_t first) KITTENS_INLINE {
 #pragma unroll
             for (int i = 0; i < tiles; ++i) {
                 const uint32_t row = 16 * i + column, at = first + 8 * quarter;
                 const bool is_there = row < rows.tokens && at < arguments.key;
-                keys[i] = load_fragment<T>(k.memory, k.offset(row, at, is_there));
-                queries[i] = load_fragment<T>(q.memory, q.offset(row, at, is_there));
+                next_keys[i] = load_fragment<T>(k.memory, k.offset(row, at, is_there));
+                next_queries[i] = load_fragment<T>(q.memory, q.offset(row, at, is_there));
             }
+        };
+        load(0);
+        for (uint32_t first = 0; first < arguments.key; first += 32) {
+            fragment<T> keys[tiles], queries[tiles];
+#pragma unroll
+            for (int i = 0; i < tiles; ++i) {
+                keys[i] = next_keys[i];
+                queries[i] = next_queries[i];
+            }
+            load(first + 32);
 #pragma unroll
             for (int i = 0; i < tiles; ++i) {
 #pragma unroll
@@ -121,7 +131,7 @@ struct Prepare {
                         entries[e] = other < row ? own[1] * own[2] * kept * of_keys[lower(i, j)][e] : 0.0f;
                         scores[e] = other <= row ? own[3] * kept * of_queries[lower(i, j)][e] : 0.0f;
                     }
-                    kittens::lds_write(entries, system + (row * pitch + 16 * j + 4 * quarter) * 4);
+                    kittens::lds_write(entries, system + system_byte(i, column, 16 * j + 4 * quarter));
                 }
                 matrices.store(ChunkMatrix::scores, i, j, scores);
             }

@@ -11,9 +11,10 @@ namespace hipkittens::delta_rule {
 template <ScanConfig config>
 struct Reverse {
     using T = typename element_of<config.element>::value;
-    static constexpr int threads = 64 * scan_waves, waves_per_simd = 1;
+    static constexpr int threads = reverse_threads, waves_per_simd = 1;
     static constexpr int key_steps = config.key / 32, token_steps = chunk_tokens / 32;
-    using State = StateTiles<config.key, config.columns>;
+    using KeysOfWave = QuarterOfKeys<config.key>;
+    using State = StateTiles<KeysOfWave, config.columns>;
     static constexpr int column_tiles = State::column_tiles;
 
     using OfKeys = SharedSums<T, config.columns, config.key>;
@@ -38,8 +39,7 @@ struct Reverse {
     KITTENS_DEVICE static void run(const ReverseArguments& all, kittens::shared_byte* lds) {
         const ChunkArguments& arguments = all.common;
         const StateColumns at(arguments, all.slices, all.xcds, config.columns);
-        const Span span = span_of(arguments.chunks.sequences, at.sequence);
-        const int64_t chunks = (span.tokens + chunk_tokens - 1) / chunk_tokens;
+        const ChunksOf chunks(arguments, at);
 
         const OfKeys shared_state{lds};
         auto* behind = lds + OfKeys::bytes;
@@ -47,17 +47,20 @@ struct Reverse {
             solved{behind + 2 * OfTokens::bytes};
         const Transposed gradient{behind + 3 * OfTokens::bytes},
             turned{behind + 3 * OfTokens::bytes + config.columns * Transposed::bytes_of_row};
-        const int key_row = State::key_row(at), token_row = 16 * at.wave, token = token_row + 4 * at.quarter;
+        const int key_row = KeysOfWave::key_row(at), token_row = 16 * at.wave,
+                  token = token_row + 4 * at.quarter;
 
         State state;
         state.load(arguments, all.final, at);
         Inputs inputs;
         MatrixRows<T> inverse, scores;
         LaneFactors next_factors;
-        ChunkOf next(arguments, at, span, chunks - 1);
+        ChunkOf next = chunks[chunks.count - 1];
         const auto load_matrix = [&](MatrixRows<T>& matrix, ChunkMatrix which) KITTENS_INLINE {
-            matrix.load(arguments.matrices, arguments.matrices_of_chunk, which, next.place, next.is_there,
-                        token_row);
+            const uint32_t bytes = arguments.matrices_of_chunk * matrix_bytes<T>;
+            matrix.load({(const char*)arguments.matrices + static_cast<int64_t>(next.place) * bytes,
+                         next.is_there ? bytes : 0},
+                        which, token_row);
         };
         // Adds what `turned` has of queries or keys, times columns of tokens, to `kept` times the state, which sums of their own round
         // less often than ones that begin with it.
@@ -83,10 +86,10 @@ struct Reverse {
         load_matrix(inverse, ChunkMatrix::inverse_transposed);
         load_matrix(scores, ChunkMatrix::scores_transposed);
         next_factors.load(arguments.factors, next.place, next.is_there, token_row);
-        for (int64_t number = chunks - 1; number >= 0; --number) {
+        for (int32_t number = chunks.count - 1; number >= 0; --number) {
             const LaneFactors factors = next_factors;
             const ChunkOf chunk = next;
-            next = ChunkOf(arguments, at, span, number - 1);
+            next = chunks[number - 1];
             state.keep(arguments, all.dstates, chunk.place, at);
 #pragma unroll
             for (int i = 0; i < State::key_tiles; ++i)

@@ -5,6 +5,7 @@
 
 namespace hipkittens::delta_rule {
 
+// That have a part of a state each.
 inline constexpr int scan_waves = 4;
 
 // A workgroup's columns of a state, and a lane's part of them.
@@ -32,27 +33,41 @@ struct ChunkOf {
     Span rows;
     uint32_t place;  // of its matrices
     bool is_there;
+};
 
-    KITTENS_DEVICE ChunkOf(const ChunkArguments& arguments, const StateColumns& at, const Span& span,
-                           int64_t number) {
-        const int64_t before = number * chunk_tokens;
-        rows = {span.sequence, span.first + before, span.tokens - before};
-        if (rows.tokens > chunk_tokens) rows.tokens = chunk_tokens;
-        is_there = number >= 0 && rows.tokens > 0;
-        if (!is_there) rows.tokens = 0;
-        place = (first_chunk(arguments.chunks, at.sequence) + static_cast<uint32_t>(number)) *
-                    arguments.heads.value +
-                at.head;
+// The chunks of the sequence that a workgroup has a state of.
+struct ChunksOf {
+    Span span;
+    uint32_t first_place, heads;
+    int32_t count, rows_of_last;
+
+    KITTENS_DEVICE ChunksOf(const ChunkArguments& arguments, const StateColumns& at)
+        : span(span_of(arguments.chunks.sequences, at.sequence)),
+          first_place(first_chunk(arguments.chunks, at.sequence) * arguments.heads.value + at.head),
+          heads(arguments.heads.value),
+          count(static_cast<int32_t>((span.tokens + chunk_tokens - 1) / chunk_tokens)),
+          rows_of_last(static_cast<int32_t>((span.tokens - 1) % chunk_tokens + 1)) {}
+    // For scalar comparisons; minima and maxima become vector instructions.
+    KITTENS_DEVICE int32_t rows_of(int32_t number) const {
+        const uint32_t left = static_cast<uint32_t>(count - number);
+        return number < 0 || number >= count ? 0 : left == 1 ? rows_of_last : chunk_tokens;
+    }
+    KITTENS_DEVICE ChunkOf operator[](int32_t number) const {
+        const int32_t rows = rows_of(number);
+        return {{span.sequence, span.first + static_cast<int64_t>(number) * chunk_tokens, rows},
+                first_place + static_cast<uint32_t>(number) * heads,
+                rows > 0};
     }
 };
 
-// A wave's quarter of the keys: base tiles of 16 keys and 16 columns, in which a lane has four neighbouring keys of a column.
-template <int key, int columns>
+// A wave's keys of a state and its workgroup's columns in base tiles, of which a lane has four keys of a column. Keys says which:
+//   count                 base tiles of keys
+//   key_of(at, tile)      the first of a lane's four
+template <class Keys, int columns>
 struct StateTiles {
-    static constexpr int key_tiles = key / 16 / scan_waves, column_tiles = columns / 16;
+    static constexpr int key_tiles = Keys::count, column_tiles = columns / 16;
     four tiles[key_tiles][column_tiles];
 
-    KITTENS_DEVICE static int key_row(const StateColumns& at) { return 16 * key_tiles * at.wave; }
     // visit(address, element)
     template <class Visit>
     KITTENS_DEVICE void each(const ChunkArguments& arguments, const States& states, int64_t slot,
@@ -64,8 +79,7 @@ struct StateTiles {
             for (int j = 0; j < column_tiles; ++j)
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
-                    const uint32_t k = key_row(at) + 16 * i + 4 * at.quarter + e,
-                                   v = at.first_column + 16 * j + at.column;
+                    const uint32_t k = Keys::key_of(at, i) + e, v = at.first_column + 16 * j + at.column;
                     float element = tiles[i][j][e];
                     if (k < arguments.key && v < arguments.value)
                         visit(base + k * states.key + v * states.value, element);
@@ -102,6 +116,16 @@ struct StateTiles {
     }
 };
 
+// A wave's quarter of the keys, in their order.
+template <int key>
+struct QuarterOfKeys {
+    static constexpr int count = key / 16 / scan_waves;
+    KITTENS_DEVICE static int key_row(const StateColumns& at) { return 16 * count * at.wave; }
+    KITTENS_DEVICE static int key_of(const StateColumns& at, int tile) {
+        return key_row(at) + 16 * tile + 4 * at.quarter;
+    }
+};
+
 // A wave's rows of queries or keys, as operands.
 template <class T, int key_steps>
 KITTENS_DEVICE void load_rows(fragment<T> (&to)[key_steps], const TokenHeads& of,
@@ -132,7 +156,7 @@ KITTENS_DEVICE void load_columns(ColumnLoads<T> (&to)[column_tiles], const Token
 KITTENS_DEVICE void keep_values(const ChunkArguments& arguments, float* to, uint32_t place,
                                 const StateColumns& at, int column_tile, four values) {
     const uint32_t column = at.first_column + 16 * column_tile + at.column;
-    if (!to || column >= arguments.value) return;
+    if (__builtin_expect(!to, 1) || column >= arguments.value) return;
     auto* first =
         (global<float>)to +
         (static_cast<int64_t>(place) * chunk_tokens + 16 * at.wave + 4 * at.quarter) * arguments.value +

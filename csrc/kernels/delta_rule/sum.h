@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/convert.h"
+#include "../../tiles/lane_intrinsics.h"
 #include "../../tiles/matrix_intrinsics.h"
 
 namespace hipkittens::delta_rule {
@@ -20,13 +21,29 @@ struct Sum {
 
     Sum() = default;
     KITTENS_DEVICE explicit Sum(kittens::vec<float, count> x) {
-        if constexpr (kittens::is_16bit<T>) {
+        if constexpr (kittens::same_type<T, kittens::bf16> && !kittens::target.converts_to_bf16) {
+            // As narrowed does it, but ties go away from zero: they are no worse here, and an instruction of each element is less.
+            part[0] = upper_halves(x);
+            part[1] = upper_halves(x - __builtin_convertvector(part[0], kittens::vec<float, count>));
+        } else if constexpr (kittens::is_16bit<T>) {
             part[0] = kittens::narrowed<T, count>(x);
             part[1] =
                 kittens::narrowed<T, count>(x - __builtin_convertvector(part[0], kittens::vec<float, count>));
         } else {
             part[0] = x;
         }
+    }
+
+  private:
+    KITTENS_DEVICE static kittens::vec<T, count> upper_halves(kittens::vec<float, count> x) {
+        kittens::vec<uint32_t, count / 2> pairs;
+#pragma unroll
+        for (int i = 0; i < count / 2; ++i) {
+            const float lo = x[2 * i], hi = x[2 * i + 1];
+            pairs[i] = kittens::permute_bytes(__builtin_bit_cast(uint32_t, hi) + 0x8000,
+                                              __builtin_bit_cast(uint32_t, lo) + 0x8000, 0x07060302);
+        }
+        return __builtin_bit_cast(kittens::vec<T, count>, pairs);
     }
 };
 
@@ -66,6 +83,25 @@ KITTENS_DEVICE four add_product(const Sum<T, 8>& a, const Sum<T, 8>& b, four c) 
         c = add_product<T>(a.part[0], b.part[1], c);
     }
     return add_product<T>(a.part[0], b.part[0], c);
+}
+
+// Of the same products the part that four elements of a lane have, where the matrix instruction takes no more. Half 0 or 1 of `a`.
+template <class T>
+inline constexpr bool has_short_products = kittens::is_16bit<T> && kittens::target.matrix_k_16bit == 16;
+template <int half, class T>
+KITTENS_DEVICE kittens::vec<T, 4> half_of(fragment<T> x) {
+    return half ? kittens::vec<T, 4>(x.hi) : kittens::vec<T, 4>(x.lo);
+}
+template <class T, int half>
+KITTENS_DEVICE four add_short_product(fragment<T> a, const Sum<T, 4>& b, four c) {
+#pragma unroll
+    for (int n = parts<T> - 1; n >= 0; --n) c = kittens::matrix_16x16<T>(half_of<half, T>(a), b.part[n], c);
+    return c;
+}
+template <class T, int half>
+KITTENS_DEVICE four add_short_product(const Sum<T, 8>& a, const Sum<T, 4>& b, four c) {
+    c = kittens::matrix_16x16<T>(half_of<half, T>(a.part[1]), b.part[0], c);
+    return add_short_product<T, half>(a.part[0], b, c);
 }
 
 }  // namespace hipkittens::delta_rule
