@@ -61,7 +61,9 @@ def check(formats, m, n, k, out_dtype, *, by_rows=True, bias=None, activation=No
     scale_a, scale_b = (factors(m, 1), factors(1, n)) if by_rows else (factors(), factors(1, seed=8))
     y = scaled_matmul(a, w.t(), scale_a, scale_b, bias=bias, activation=activation, out_dtype=out_dtype)
     assert y.dtype == out_dtype and y.shape == (m, n)
-    assert rms_error(y, exact(a, w, scale_a, scale_b, bias, activation)) <= RMS[out_dtype]
+    expected = exact(a, w, scale_a, scale_b, bias, activation)
+    # Of a few numbers, half a unit in the last place may be more.
+    assert rms_error(y, expected) <= RMS[out_dtype] or torch.equal(y, expected.to(out_dtype))
 
 
 # A covering set of check 12(b) 1: each pair of extents, and of formats with each.

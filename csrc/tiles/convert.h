@@ -52,27 +52,31 @@ KITTENS_DEVICE vec<bf16, 32> fp4_in_bf16(vec<Pair, 16> codes, uint32_t byte) {
             });
         }
     } else {
-        // The two bytes of a bf16 that each magnitude has, of four codes at a time; the factor is applied in f32.
+        // The eight magnitudes times the factor: their high bytes and their low ones, from which a code chooses.
         const float scale = e8m0_in_float(byte);
+        const auto pair = [&](float even, float odd) KITTENS_INLINE {
+            return permute_bytes(__builtin_bit_cast(uint32_t, odd* scale),
+                                 __builtin_bit_cast(uint32_t, even* scale), 0x07060302);
+        };
+        const uint32_t small[2] = {pair(0, 0.5f), pair(1, 1.5f)}, large[2] = {pair(2, 3), pair(4, 6)};
+        constexpr uint32_t low_bytes = 0x06040200, high_bytes = 0x07050301;
+        const uint32_t small_low = permute_bytes(small[1], small[0], low_bytes),
+                       small_high = permute_bytes(small[1], small[0], high_bytes),
+                       large_low = permute_bytes(large[1], large[0], low_bytes),
+                       large_high = permute_bytes(large[1], large[0], high_bytes);
 #pragma unroll
         for (int w = 0; w < 4; ++w) {
-            float values[8];
+            const uint32_t even = words[w] << 4, odd = words[w];  // codes in the upper halves of bytes
 #pragma unroll
-            for (int side = 0; side < 2; ++side) {
-                const uint32_t four = words[w] >> 4 * side, magnitude = four & 0x07070707;
-                const uint32_t high = permute_bytes(0x40404040, 0x3f3f3f00, magnitude) | (four & 0x08080808)
-                                                                                             << 4,
-                               low = permute_bytes(0xc0804000, 0xc0800000, magnitude);
-#pragma unroll
-                for (int i = 0; i < 4; ++i)
-                    values[2 * i + side] =
-                        __builtin_bit_cast(float, permute_bytes(high, low, 0x04000c0c + i * 0x01010000)) *
-                        scale;
+            for (int half = 0; half < 2; ++half) {
+                const uint32_t four = permute_bytes(odd, even, half ? 0x07030602 : 0x05010400),
+                               magnitude = four >> 4 & 0x07070707,
+                               low = permute_bytes(large_low, small_low, magnitude),
+                               high = (permute_bytes(large_high, small_high, magnitude) & 0x7f7f7f7f) |
+                                      (four & 0x80808080);
+                pairs[w * 4 + half * 2] = permute_bytes(high, low, 0x05010400);
+                pairs[w * 4 + half * 2 + 1] = permute_bytes(high, low, 0x07030602);
             }
-#pragma unroll
-            for (int n = 0; n < 4; ++n)
-                pairs[w * 4 + n] = permute_bytes(__builtin_bit_cast(uint32_t, values[2 * n + 1]),
-                                                 __builtin_bit_cast(uint32_t, values[2 * n]), 0x07060302);
         }
     }
     return __builtin_bit_cast(vec<bf16, 32>, pairs);

@@ -8,8 +8,21 @@ namespace kittens {
 
 // Matrix.
 
-// D += A B^T over one base tile. Operands of 8 elements hold K = 32 (16 rows) or 16 (32 rows); gfx942's
-// instructions take half of that, so there the product is two of them.
+// D += A B^T over one base tile of 16 bits, K = 16. Both targets have these instructions.
+template <class T>
+    requires is_16bit<T>
+KITTENS_DEVICE vec<float, 4> matrix_16x16(vec<T, 4> a, vec<T, 4> b, vec<float, 4> c) {
+    if constexpr (same_type<T, bf16>) {
+        using four = vec<short, 4>;
+        return __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(__builtin_bit_cast(four, a),
+                                                         __builtin_bit_cast(four, b), c, 0, 0, 0);
+    } else {
+        return __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, c, 0, 0, 0);
+    }
+}
+
+// Operands of 8 elements hold K = 32 (16 rows) or 16 (32 rows); gfx942's instructions take half of that, so there the product is two of
+// them.
 template <class T>
 KITTENS_DEVICE vec<float, 4> matrix_16x16(vec<T, 8> a, vec<T, 8> b, vec<float, 4> c) {
     if constexpr (target.matrix_k_16bit == 32) {
@@ -17,15 +30,9 @@ KITTENS_DEVICE vec<float, 4> matrix_16x16(vec<T, 8> a, vec<T, 8> b, vec<float, 4
             return __builtin_amdgcn_mfma_f32_16x16x32_bf16(a, b, c, 0, 0, 0);
         else
             return __builtin_amdgcn_mfma_f32_16x16x32_f16(a, b, c, 0, 0, 0);
-    } else if constexpr (same_type<T, bf16>) {
-        using four = vec<short, 4>;
-        c = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(__builtin_bit_cast(four, vec<T, 4>(a.lo)),
-                                                      __builtin_bit_cast(four, vec<T, 4>(b.lo)), c, 0, 0, 0);
-        return __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(
-            __builtin_bit_cast(four, vec<T, 4>(a.hi)), __builtin_bit_cast(four, vec<T, 4>(b.hi)), c, 0, 0, 0);
     } else {
-        c = __builtin_amdgcn_mfma_f32_16x16x16f16(a.lo, b.lo, c, 0, 0, 0);
-        return __builtin_amdgcn_mfma_f32_16x16x16f16(a.hi, b.hi, c, 0, 0, 0);
+        c = matrix_16x16<T>(vec<T, 4>(a.lo), vec<T, 4>(b.lo), c);
+        return matrix_16x16<T>(vec<T, 4>(a.hi), vec<T, 4>(b.hi), c);
     }
 }
 

@@ -29,8 +29,12 @@ _LOOPED_SHAPES = {
     (128, 128, 256): (2048, 2048, 2464),
     (32, 128, 256): (512, 512, 2464),
 }
-# Of scales of blocks, which cost each K tile more.
-_LOOPED_BLOCKS = {(16, 64, 128): (16, 65536, 1744)}
+# Where scales cost each K tile more, or tiles of another size are cheaper beside these.
+_LOOPED_OF_SCALES = {
+    "blocks": {(16, 64, 128): (16, 65536, 1744)},
+    "in_matrix": {(16, 128, 128): (16, 16384, 2016), (16, 128, 256): (16, 38912, 2528)},
+    "of_b": {(16, 128, 128): (16, 24576, 2016)},
+}
 # Where few compute units would be busy, gfx942 takes smaller ones.
 _LOOPED_OF_GFX942 = {(64, 128, 128): (64, 38912, 1616)}
 _LOOPED_UNALIGNED = (257, 129, 1030)
@@ -39,9 +43,9 @@ _SPLIT = (64, 128, 4096)
 
 def codes(rows: int, columns: int, format: str) -> torch.Tensor:
     """Random codes of a format of the target that is simulated."""
-    values = draw(rows, columns, dtype=torch.float32).detach()
+    values = draw(rows, columns // 2 if format == "fp4" else columns, dtype=torch.float32).detach()
     if format == "fp4":
-        return (values[:, ::2] * 60).to(torch.int8).view(torch.uint8)
+        return (values * 60).to(torch.int8).view(torch.uint8)
     if format in ("fp6", "bf6"):
         return (values[:, : columns // 4 * 3] * 60).to(torch.int8).view(torch.uint8)
     if format == "bf16":
@@ -126,8 +130,7 @@ def _trial_of(kernel: Kernel) -> Trial:
     if kernel.kind == "scaled_reduce":
         return _split_trial("i8" if row["sum"] == "i32" else "fp8")
     shapes = _LOOPED_SHAPES | (_LOOPED_OF_GFX942 if kernel.target == "gfx942" else {})
-    if row.get("scales") == "blocks":
-        shapes |= _LOOPED_BLOCKS
+    shapes |= _LOOPED_OF_SCALES.get(row.get("scales"), {})
     shape = shapes[tuple(int(row[size]) for size in ("tile_m", "tile_n", "tile_k"))]
     if kernel.kind == "codes":
         # The loop of the products turns oftener than that of the results, of which a lane has up to 16 vectors.

@@ -22,23 +22,30 @@ from ._tensors import ends_of, even_ends
 # Sizes of groups, n and k at which the plan takes a tile, as those of _grouped_checks.py: loops have several turns, and K a tail of
 # more than half a tile.
 _SIZES: dict[tuple[int, ...], tuple[tuple[int, ...], int, int]] = {
-    (256, 256): ((1500, 0, 1497), 4096, 2512),
+    (256, 256): ((220, 0, 2777), 4096, 2512),
     (128, 128): ((1500, 545), 2048, 2512),
+    (64, 128): ((64, 0, 60, 64), 8192, 2512),  # gfx950's
+    (64, 64): ((64, 0, 60, 64), 8192, 2512),  # gfx942's
     (32, 64): ((30, 0, 32), 136, 4048),
     (16, 64): ((5, 0, 20), 136, 4048),
     (16, 128): ((5, 0, 20), 8192, 2512),
 }
 # Of scales of blocks, which cost each K tile more.
 _SIZES_OF_BLOCKS: dict[tuple[int, int], tuple[tuple[int, ...], int, int]] = _SIZES | {
-    (32, 64): ((5, 0, 20), 136, 4048),
     (16, 64): ((4,) * 16, 4096, 2184),
 }
 # Of scales of 32 of K.
 _SIZES_OF_MX: dict[int, tuple[tuple[int, ...], int, int]] = {
-    256: ((1500, 0, 1497), 4096, 4064),
+    256: ((220, 0, 2777), 4096, 4064),
     128: ((1500, 545), 2048, 2528),
-    64: ((64, 0, 60, 64), 8192, 2016),
-    32: ((5, 0, 20), 136, 4064),
+    64: ((64, 0, 60, 64), 8192, 8160),
+    32: ((30, 0, 32), 8192, 4064),
+    16: ((5, 0, 20), 8192, 4064),
+}
+# Rows of tiles that not every pair of formats has.
+_HEIGHTS_OF_SOME: dict[int, tuple[tuple[str, str], ...]] = {
+    64: (("bf16", "fp4"),),
+    16: (("fp4", "fp4"), ("fp8", "fp8"), ("bf16", "fp4")),
 }
 _FORMATS_OF_MX = {
     "in_matrix": (("fp4", "fp4"), ("fp8", "fp8"), ("fp8", "fp4")),
@@ -102,7 +109,7 @@ def representative() -> Iterable[Trial]:
     for scales, pairs in _FORMATS_OF_MX.items():
         for formats in pairs:
             for tile_m, shape in _SIZES_OF_MX.items():
-                if tile_m != 64 or formats[0] == "bf16":  # which alone has tiles of 64 rows
+                if formats in _HEIGHTS_OF_SOME.get(tile_m, (formats,)):
                     yield _trial(*shape, scales, formats)
 
 

@@ -26,6 +26,7 @@ TILES = {
     "128x128": (128, 128, 256),
     "64x128": (64, 128, 256),
     "32x128": (32, 128, 256),
+    "16x128": (16, 128, 256),
 }
 
 
@@ -142,6 +143,11 @@ CASES = [
     ("nt_mxbf8_mxfp8_128x128x128", ("bf8", "fp8"), 33, 68, 640),
     ("nt_mxfp4_32x128x256", FP4, 1, 128, 2880),
     ("nt_mxfp8_32x128x128", FP8, 17, 132, 928),
+    ("nt_mxfp4_16x128x256", FP4, 1, 128, 2880),
+    ("nt_mxfp4_16x128x256", FP4, 49, 260, 1376),
+    ("nt_mxfp4_16x128x256", FP4, 16, 4, 32),
+    ("nt_mxfp8_16x128x128", FP8, 49, 132, 928),
+    ("nt_mxfp8_16x128x128", FP8, 17, 4, 160),
 ]
 
 
@@ -186,7 +192,16 @@ def test_other_outputs_and_bias(output):
     assert rms_error(out, expected) <= 2.5e-3
 
 
-@pytest.mark.parametrize("name", ["nt_mxfp4_256x256x256", "nt_mxfp4_128x128x256", "nt_mxfp8_128x128x128"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nt_mxfp4_256x256x256",
+        "nt_mxfp4_128x128x256",
+        "nt_mxfp8_128x128x128",
+        "nt_mxfp4_16x128x256",
+        "nt_mxfp8_16x128x128",
+    ],
+)
 def test_ends_of_e8m0(name):
     """0 is 2^-127 and not zero, 255 is NaN in its row (column) alone, and what lies beside K is never read as a factor."""
     k = 288

@@ -11,6 +11,7 @@ namespace hipkittens::gemm {
 struct TileCoordinate {
     int m, n, split;
     int64_t batch;
+    int first_row = 0;  // of the tile's group of rows
 };
 
 // use(T()) for the T of a type that the host names: one branch, outside of all elements.

@@ -102,7 +102,8 @@ struct TilesOfGroupedColumns {
         const TilePosition position =
             tile_in_windows(place - first * tiles_n, tiles_m, tiles_n, window_rows(tiles, tiles_m));
         found.tile = {found.begin + static_cast<int>(position.m) * config.tile_m,
-                      static_cast<int>(position.n) * (config.tile_n / columns_of_each), 0, group};
+                      static_cast<int>(position.n) * (config.tile_n / columns_of_each), 0, group,
+                      found.begin};
         return true;
     }
     // Every group has as many tiles.
@@ -126,7 +127,8 @@ struct TilesOfGroupedColumns {
         const auto scalar = [](int64_t value) {
             return static_cast<int>(uniform(static_cast<uint32_t>(value)));
         };
-        return {{scalar(found.tile.m), scalar(found.tile.n), 0, scalar(found.tile.batch)},
+        return {{scalar(found.tile.m), scalar(found.tile.n), 0, scalar(found.tile.batch),
+                 scalar(found.tile.first_row)},
                 scalar(found.begin),
                 scalar(found.end)};
     }

@@ -6,7 +6,7 @@
 #include "operand_stream.h"
 #include "product_tiles.h"
 #include "register_stream.h"
-#include "step_scales.h"
+#include "step_scale_loads.h"
 
 namespace hipkittens::gemm {
 
@@ -57,8 +57,10 @@ struct MainLoop {
                           alternate = direct && config.load_order == LoadOrder::alternate;
     // e8m0 factors that the matrix instruction takes, or none.
     static constexpr bool has_steps = config.scales == Scales::in_matrix || config.scales == Scales::of_b;
-    using StepFactors = choose<!has_steps, NoStepScales,
-                               choose<direct, StepScales<config, pieces>, StepScalesInRegisters<config>>>;
+    using StepFactors =
+        choose<!has_steps, NoStepScales,
+               choose<streamed, StreamedStepScales<config>,
+                      choose<direct, StepScales<config, pieces>, StepScalesInRegisters<config>>>>;
     static constexpr int step_k = A::step_k, steps = config.tile_k / step_k,
                          waves = config.waves_m * config.waves_n,
                          loads_per_tile = pieces * (A::Loads::loads_per_wave + B::Loads::loads_per_wave) +

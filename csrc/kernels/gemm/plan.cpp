@@ -178,7 +178,7 @@ const Cost& cost_of(int target, const GemmConfig& config, int64_t concurrent) {
 // tiles. What a K tile costs lies between a grid whose workgroups share what they read and one that reads everything
 // from memory, by how much of what it loads no other workgroup has loaded. The latter is memory's bandwidth, of which each has the
 // more, the fewer they are.
-double predicted_clocks(const Problem& p, const GemmConfig& config, int splits) {
+double predicted_clocks(const Problem& p, const GemmConfig& config, int splits, double before) {
     const double units = p.device.compute_units;
     const int64_t tiles_m = divide_up(p.m, config.tile_m), tiles_n = divide_up(p.n, config.tile_n);
     const int64_t workgroups = tiles_m * tiles_n * p.batch * splits;
@@ -189,7 +189,11 @@ double predicted_clocks(const Problem& p, const GemmConfig& config, int splits) 
     const double units_at_work = std::min(1.0, static_cast<double>(workgroups) / units);
     auto round = [&](const Cost& cost) {
         const double from_memory = std::max(cost.k_tile, units_at_work * cost.k_tile_streamed);
-        return cost.round + k_tiles * (cost.k_tile + streamed * (from_memory - cost.k_tile));
+        const double at_work = cost.round + k_tiles * (cost.k_tile + streamed * (from_memory - cost.k_tile));
+        if (before == 0) return at_work;
+        // A round is as long as one of its workgroups, which has short K all to itself.
+        const double of_one = cost_of(p.device.target, config, 1).k_tile;
+        return std::max(at_work, before + cost.least + (k_tiles - 1) * of_one);
     };
     const int64_t each = divide_up(workgroups, p.device.compute_units);
     const Cost& full = cost_of(p.device.target, config, each);

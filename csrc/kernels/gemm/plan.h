@@ -75,8 +75,8 @@ bool suits(const GemmVariant& variant, const Problem& problem);
 // Can a kernel of this configuration read these operands and write the product, whatever the grid?
 bool suits(Targets targets, const GemmConfig& config, const Problem& problem);
 
-// What the cycle model would give, about: costs.def.
-double predicted_clocks(const Problem& problem, const GemmConfig& config, int splits);
+// What the cycle model would give, about: costs.def. before: clocks that a workgroup takes until it knows its tile.
+double predicted_clocks(const Problem& problem, const GemmConfig& config, int splits, double before = 0);
 
 // Must be called with workspace_bytes of device memory (aligned to 16) when workspace_bytes is not zero.
 void bind_workspace(Plan& plan, void* workspace);

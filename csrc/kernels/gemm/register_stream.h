@@ -5,16 +5,17 @@
 
 namespace hipkittens::gemm {
 
-// Every lane loads the 16 bytes along K that it multiplies. Each quarter of the wave has lanes of 16 rows, which the vector cache looks
+// Every lane loads what it multiplies, 16 bytes along K at a time. Each quarter of the wave has lanes of 16 rows, which the vector cache looks
 // up one after the other; but rows behind the matrix are behind its buffer, and cost nothing: for operands of few rows.
 template <class Operand, int tile_k>
 struct RegisterStream {
     static_assert(Operand::along_k, "a lane's elements are neighbours in memory");
     using Tile = typename Operand::template Registers<Operand::rows, tile_k>;
     using T = typename Tile::element;
-    static constexpr int run_bytes = Tile::shape::run * static_cast<int>(sizeof(T)),
-                         runs = Tile::per_lane / Tile::shape::run;  // of a lane in a base tile
-    static_assert(run_bytes == b128_bytes, "a run is what a lane loads at once");
+    static constexpr int elements = b128_bytes / static_cast<int>(sizeof(T)),  // of a load
+        loads = Tile::per_lane / elements;                                     // of a lane in a base tile
+    static_assert(Tile::shape::run % elements == 0, "neighbours in a lane are neighbours in memory");
+    using Run = vec<T, elements>;
 
     tile_iterator<tiles_of_buffer> k_tiles;  // not yet issued, after the first of the range
     uint32_t offsets[Tile::height];          // of the lane's row of each base tile
@@ -35,20 +36,20 @@ struct RegisterStream {
             offsets[i] = rows(i * Tile::shape::rows + own.row) + own.col * sizeof(T);
     }
 
-    // Calls use(fragment, first element, row of base tiles, bytes from the lane's first run on) for every run of a lane.
+    // Calls use(fragment, first element, row of base tiles, bytes from the lane's first element on) for every load of a lane.
     template <class Use>
-    KITTENS_DEVICE static void for_each_run(Tile& tile, const Use& use) {
-        for_each_index<Tile::count * runs>([&](auto n) KITTENS_INLINE {
-            constexpr int base = n.value / runs, e = n.value % runs * Tile::shape::run;
+    KITTENS_DEVICE static void for_each_load(Tile& tile, const Use& use) {
+        for_each_index<Tile::count * loads>([&](auto n) KITTENS_INLINE {
+            constexpr int base = n.value / loads, e = n.value % loads * elements;
             constexpr int col = Tile::at(0, 0, base % Tile::width, e).col * static_cast<int>(sizeof(T));
             use(tile.tiles[base / Tile::width][base % Tile::width], index<e>(), base / Tile::width, col);
         });
     }
     template <class Fragment, class Element>
     KITTENS_DEVICE static void set(Fragment& fragment, Element first, b128 values) {
-        const auto run = __builtin_bit_cast(vec<T, Tile::shape::run>, values);
+        const auto run = __builtin_bit_cast(Run, values);
 #pragma unroll
-        for (int e = 0; e < Tile::shape::run; ++e) fragment[first.value + e] = run[e];
+        for (int e = 0; e < elements; ++e) fragment[first.value + e] = run[e];
     }
 
     // Nothing is loaded from now on but zeros.
@@ -58,7 +59,7 @@ struct RegisterStream {
     }
     KITTENS_DEVICE void issue_first(Tile& tile) const {
         const int own = Tile::at(lane_id(), 0, 0, 0).col * static_cast<int>(sizeof(T));
-        for_each_run(tile, [&](auto& fragment, auto first, int i, int col) KITTENS_INLINE {
+        for_each_load(tile, [&](auto& fragment, auto first, int i, int col) KITTENS_INLINE {
             set(fragment, first,
                 buffer_load<b128>(first_view, own + col < valid_bytes ? offsets[i] + col : out_of_range));
         });
@@ -66,16 +67,16 @@ struct RegisterStream {
     // Behind the loads: what they brought from behind K. Of one operand it may be anything, not a number included.
     KITTENS_DEVICE void clear_past_k(Tile& tile) const {
         const int own = Tile::at(lane_id(), 0, 0, 0).col * static_cast<int>(sizeof(T));
-        for_each_run(tile, [&](auto& fragment, auto first, int, int col) KITTENS_INLINE {
-            vec<T, Tile::shape::run> run;
+        for_each_load(tile, [&](auto& fragment, auto first, int, int col) KITTENS_INLINE {
+            Run run;
 #pragma unroll
-            for (int e = 0; e < Tile::shape::run; ++e) run[e] = fragment[first.value + e];
+            for (int e = 0; e < elements; ++e) run[e] = fragment[first.value + e];
             set(fragment, first, first_bytes(__builtin_bit_cast(b128, run), valid_bytes - own - col));
         });
     }
     KITTENS_DEVICE void issue(Tile& tile) {
         const buffer view = k_tiles.view();
-        for_each_run(tile, [&](auto& fragment, auto first, int i, int col) KITTENS_INLINE {
+        for_each_load(tile, [&](auto& fragment, auto first, int i, int col) KITTENS_INLINE {
             set(fragment, first, buffer_load<b128>(view, offsets[i] + col));
         });
         k_tiles.advance();

@@ -29,6 +29,13 @@ struct NoStepScales {
     KITTENS_DEVICE void read_a(Registers&, int, int = 0) const {}
     template <int first, int past, class Registers>
     KITTENS_DEVICE void read_b(Registers&, int, int = 0) const {}
+    // Of the streamed loop.
+    template <class RegistersA, class RegistersB>
+    KITTENS_DEVICE void load_first(RegistersA&, RegistersB&) const {}
+    template <class RegistersA, class RegistersB>
+    KITTENS_DEVICE void load_next(RegistersA&, RegistersB&) const {}
+    template <class RegistersA, class RegistersB>
+    KITTENS_DEVICE void clear_past(RegistersA&, RegistersB&) const {}
 };
 
 // The blocks of successive K tiles in one buffer. A K tile has a block, or one half of it: then the next tile has the other.
@@ -44,14 +51,51 @@ struct tiles_of_scale_blocks {
     KITTENS_DEVICE void close() { current.bytes = current.scalar_offset = step = step_of_both = 0; }
 };
 
+// The registers of factors: for every 32 rows (two base tiles) a word of each lane, as it is in memory, or its half of one step.
+template <GemmConfig config>
+struct StepScaleWords {
+    static constexpr bool present = true, of_a_too = config.scales == Scales::in_matrix;
+    static constexpr int steps = config.tile_k / 128;
+    static_assert(steps == 1 || steps == 2, "a K tile has half a block or a whole one");
+    template <int base_tiles>
+    struct Registers {
+        uint32_t words[(base_tiles + 1) / 2];
+    };
+    static constexpr uint32_t ones = 0x7f7f7f7f;  // 1 in e8m0
+    uint32_t neutral;                             // of an A that has none
+
+    KITTENS_DEVICE StepScaleWords() {
+        if constexpr (!of_a_too) neutral = opaque(ones);
+    }
+    template <int base_tiles>
+    KITTENS_DEVICE uint32_t word_of_a(const Registers<base_tiles>& registers, int base_tile) const {
+        return of_a_too ? registers.words[base_tile / 2] : neutral;
+    }
+    template <int base_tiles>
+    KITTENS_DEVICE uint32_t word_of_b(const Registers<base_tiles>& registers, int base_tile) const {
+        return registers.words[base_tile / 2];
+    }
+    static constexpr int byte(int base_tile, int step) { return step * 2 + base_tile % 2; }
+
+    // Factors that no element has must be none that a zero would not survive.
+    KITTENS_DEVICE static uint32_t without_past(uint32_t word, int valid_k) {
+        uint32_t past = 0;  // bytes of the lane's word
+#pragma unroll
+        for (int step = 0; step < steps; ++step)
+            if ((step * 4 + lane_id() / 16) * scale_k >= valid_k)
+                past |= steps == 1 ? ~0u : 0xffffu << 16 * step;
+        return (word & ~past) | (ones & past);
+    }
+};
+
 // Blocks go to LDS directly, with the operands: each wave loads some of those of the workgroup. A wave's bands begin on
 // multiples of 32 rows, of A and of B.
 template <GemmConfig config, int pieces>
-struct StepScales {
-    static constexpr bool present = true;
-    static constexpr int steps = config.tile_k / 128;
-    static_assert(steps == 1 || steps == 2, "a K tile has half a block or a whole one");
-    static constexpr bool of_a_too = config.scales == Scales::in_matrix;
+struct StepScales : StepScaleWords<config> {
+    using Words = StepScaleWords<config>;
+    using Words::of_a_too, Words::steps;
+    template <int base_tiles>
+    using Registers = typename Words::template Registers<base_tiles>;
     static constexpr int blocks_a = of_a_too ? config.tile_m / scale_block_rows : 0,
                          blocks_b = config.tile_n / scale_block_rows, waves = config.waves_m * config.waves_n;
     // The same number for every wave, or their waits differ; of one operand.
@@ -67,24 +111,6 @@ struct StepScales {
     static_assert((!of_a_too || config.wave_m() / pieces % scale_block_rows == 0) &&
                       config.wave_n() / pieces % scale_block_rows == 0,
                   "bands are whole blocks");
-
-    // Of base tiles of 16 rows.
-    template <int base_tiles>
-    struct Registers {
-        uint32_t words[(base_tiles + 1) / 2];
-    };
-    static constexpr uint32_t ones = 0x7f7f7f7f;  // 1 in e8m0
-    uint32_t neutral;                             // of an A that has none
-
-    template <int base_tiles>
-    KITTENS_DEVICE uint32_t word_of_a(const Registers<base_tiles>& registers, int base_tile) const {
-        return of_a_too ? registers.words[base_tile / 2] : neutral;
-    }
-    template <int base_tiles>
-    KITTENS_DEVICE uint32_t word_of_b(const Registers<base_tiles>& registers, int base_tile) const {
-        return registers.words[base_tile / 2];
-    }
-    static constexpr int byte(int base_tile, int step) { return step * 2 + base_tile % 2; }
 
     static constexpr int lead = (loads_per_wave - 1) * scale_block_bytes;  // buffer_load_dword_to_lds
 
@@ -128,7 +154,6 @@ struct StepScales {
         filled = lds + wave * loads_per_wave * scale_block_bytes;
         read_a_from = lds + row / scale_block_rows * scale_block_bytes + lane * 4;
         read_b_from = lds + b_begin + col / scale_block_rows * scale_block_bytes + lane * 4;
-        if constexpr (!of_a_too) neutral = opaque(ones);
     }
     KITTENS_DEVICE void issue_at(buffer source, int buffer_index) const {
         for_each_index<loads_per_wave>([&](auto load) KITTENS_INLINE {
@@ -143,19 +168,14 @@ struct StepScales {
         issue_at(k_tiles.view(), buffer_index);
         k_tiles.template advance<steady>();
     }
-    // Behind the loads of the first K tile: factors that no element has must be none that a zero would not survive.
+    // Behind the loads of the first K tile.
     KITTENS_DEVICE void clear_past(int valid_k) const {
         if (valid_k == config.tile_k) return;
         wait_vector_memory<0>();
-        const int lane = lane_id();
-        uint32_t past = 0;  // bytes of the lane's dword
-#pragma unroll
-        for (int step = 0; step < steps; ++step)
-            if ((step * 4 + lane / 16) * scale_k >= valid_k) past |= steps == 1 ? ~0u : 0xffffu << 16 * step;
 #pragma unroll
         for (int load = 0; load < loads_per_wave; ++load) {
-            shared_byte* own = filled + load * scale_block_bytes + lane * 4;
-            lds_write((lds_read<uint32_t>(own) & ~past) | (ones & past), own);
+            shared_byte* own = filled + load * scale_block_bytes + lane_id() * 4;
+            lds_write(Words::without_past(lds_read<uint32_t>(own), valid_k), own);
         }
     }
     // What is read next is of the next K tile.
@@ -187,81 +207,6 @@ struct StepScales {
     template <int first, int past, int base_tiles>
     KITTENS_DEVICE void read_b(Registers<base_tiles>& registers, int buffer_index, int piece = 0) const {
         read<first, past>(registers, read_b_from + buffer_index * buffer_bytes, piece * (blocks_b / pieces));
-    }
-};
-
-// The same where operands go through registers: every lane loads what it needs of B's factors to registers, two K tiles ahead.
-template <GemmConfig config>
-struct StepScalesInRegisters {
-    static constexpr bool present = true;
-    static constexpr int loads_per_wave = 0, buffer_bytes = 0;
-    static_assert(config.tile_k == 128 && config.scales == Scales::of_b);
-    static_assert(config.wave_n() % scale_block_rows == 0, "bands are whole blocks");
-    static constexpr int blocks = config.wave_n() / scale_block_rows;
-
-    template <int base_tiles>
-    struct Registers {
-        uint32_t words[(base_tiles + 1) / 2];
-    };
-    static constexpr int byte(int base_tile, int) { return base_tile % 2; }
-    template <int base_tiles>
-    KITTENS_DEVICE uint32_t word_of_b(const Registers<base_tiles>& registers, int base_tile) const {
-        return registers.words[base_tile / 2];
-    }
-
-    buffer factors;
-    uint32_t offsets[blocks], ready[blocks], pending[blocks];
-    KRange range;
-    int next;  // K tile to load, below range.last
-
-    KITTENS_DEVICE StepScalesInRegisters(const ScaledGemmArguments& arguments, TileCoordinate tile,
-                                         KRange range, shared_byte*, int, int col)
-        : range(range), next(range.begin) {
-        const ScaleArgument b = arguments.b_scale;
-        const int begin = tile.n / scale_block_rows,
-                  past = (arguments.n + scale_block_rows - 1) / scale_block_rows;
-        factors =
-            global_window{static_cast<const char*>(b.data) + tile.batch * b.batch_stride + begin * b.stride,
-                          (past - begin) * b.stride}
-                .view();
-#pragma unroll
-        for (int i = 0; i < blocks; ++i)
-            offsets[i] = static_cast<uint32_t>((col / scale_block_rows + i) * b.stride) + lane_id() * 4;
-    }
-    KITTENS_DEVICE void load(uint32_t (&words)[blocks], int k_tile, bool there) const {
-        buffer of_tile = factors;
-        of_tile.scalar_offset = static_cast<uint32_t>(k_tile / 2) * scale_block_bytes + k_tile % 2 * 2;
-        if (!there) of_tile.bytes = of_tile.scalar_offset = 0;
-#pragma unroll
-        for (int i = 0; i < blocks; ++i) words[i] = buffer_load<uint16_t>(of_tile, offsets[i]);
-    }
-    // Factors that no element has must be none that a zero would not survive.
-    KITTENS_DEVICE void issue_first() {
-        load(ready, range.last, true);
-        const bool past = lane_id() / 16 * scale_k >= range.valid_k;
-#pragma unroll
-        for (int i = 0; i < blocks; ++i) ready[i] = past ? 0x7f7f : ready[i];
-        load_next();
-    }
-    KITTENS_DEVICE void load_next() {
-        load(pending, next, next < range.last);
-        ++next;
-    }
-    template <bool steady = false>
-    KITTENS_DEVICE void issue(int) const {}
-    KITTENS_DEVICE void clear_past(int) const {}
-    KITTENS_DEVICE void next_tile() {
-#pragma unroll
-        for (int i = 0; i < blocks; ++i) ready[i] = pending[i];
-        load_next();
-    }
-    template <int first, int past, class Registers>
-    KITTENS_DEVICE void read_a(Registers&, int, int = 0) const {}
-    template <int first, int past, int base_tiles>
-    KITTENS_DEVICE void read_b(Registers<base_tiles>& registers, int, int = 0) const {
-#pragma unroll
-        for (int i = first; i < past; ++i)
-            if (i % 2 == 0) registers.words[i / 2] = ready[i / 2];
     }
 };
 

@@ -12,15 +12,16 @@ template <GemmConfig config, class Policy>
 struct StreamedLoop : MainLoop<config, Policy, 1> {
     using Base = MainLoop<config, Policy, 1>;
     using Base::height, Base::width, Base::steps, Base::products, Base::range, Base::in_flight, Base::sums,
-        Base::accumulation;
+        Base::accumulation, Base::scales;
     using typename Base::A, typename Base::B;
-    static_assert(!Base::has_steps, "factors of matrix steps come through LDS that waves share");
     static constexpr int stages = config.in_registers;
 
     // A K tile of A and what its sums are multiplied with; those of B are in the stream's own registers.
     struct Stage {
         typename Base::StreamA::Tile a;
         typename Base::Accumulation::Factors factors;
+        typename Base::StepFactors::template Registers<height> a_scales;
+        typename Base::StepFactors::template Registers<width> b_scales;
     } stage[stages];
 
     KITTENS_DEVICE StreamedLoop(const typename Policy::Arguments& arguments, TileCoordinate tile,
@@ -39,6 +40,7 @@ struct StreamedLoop : MainLoop<config, Policy, 1> {
         in_flight.second.k_tiles.advance();
         in_flight.first.issue(stage[n].a);
         accumulation.load_next(stage[n].factors);
+        scales.load_next(stage[n].a_scales, stage[n].b_scales);
         schedule_fence();
     }
     template <int n>
@@ -53,7 +55,8 @@ struct StreamedLoop : MainLoop<config, Policy, 1> {
         for_each_index<steps * products>([&](auto m) KITTENS_INLINE {
             constexpr int step = m.value / products, i = m.value % products % height,
                           j = m.value % products / height;
-            this->template multiply<i, j, step, step == 0>(sums[0][0], stage[n].a, b, {}, {});
+            this->template multiply<i, j, step, step == 0>(sums[0][0], stage[n].a, b, stage[n].a_scales,
+                                                           stage[n].b_scales);
         });
         if constexpr (Base::promotes)
             for_each_index<products>(
@@ -75,12 +78,14 @@ struct StreamedLoop : MainLoop<config, Policy, 1> {
         in_flight.second.template issue_first<0>(0);
         in_flight.first.issue_first(stage[0].a);
         accumulation.load_first(stage[0].factors);
+        scales.load_first(stage[0].a_scales, stage[0].b_scales);
         for_each_index<stages, 1>([&](auto n) KITTENS_INLINE { issue<n.value>(); });
         this->clear_sums();
         if (A::is_cut(range.valid_k)) {
             in_flight.first.clear_past_k(stage[0].a);
             in_flight.second.loads[0].template clear_columns<0>(B::valid_cols(range.valid_k));
         }
+        scales.clear_past(stage[0].a_scales, stage[0].b_scales);
         int left = range.count();
         for (; left > stages; left -= stages)
             for_each_index<stages>([&](auto n) KITTENS_INLINE {
