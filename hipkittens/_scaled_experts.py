@@ -178,11 +178,11 @@ def hidden_rows(
     scales: Scales,
     bias,
     entries: torch.Tensor | None = None,
-    choices: int = 1,
+    places: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The first product of rows (rows, K) that are quantised here, or of those of tokens (T, K) that entries number among so many
-    choices, rounded to their dtype."""
-    quantised = _quantized(rows, ends, scales, scales.smooth1, entries, choices)
+    """The first product of rows (rows, K) that are quantised here, or of those of tokens (T, K), of whose choices entries are in the order
+    of rows and places (T, choices) the rows, rounded to their dtype."""
+    quantised = _quantized(rows, ends, scales, scales.smooth1, entries, places)
     return _product(quantised, w1, ends, scales.w1, scales, bias, rows.dtype)
 
 
@@ -209,7 +209,7 @@ def gated_rows(
 
 
 def _quantized(
-    rows, ends, scales, smooth, entries=None, choices=1
+    rows, ends, scales, smooth, entries=None, places=None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     if scales.spec is None:
         return rows, None
@@ -224,7 +224,8 @@ def _quantized(
         smooth=smooth,
         smooth_ids=ids,
         entries=entries,
-        choices=choices,
+        choices=1 if places is None else places.shape[1],
+        places=places,
         offs=scales.offs_of_bands(ends),
     )
 

@@ -126,7 +126,7 @@ def moe(
     swiglu_limit  limit of `gated_activation`
     gated         False: w1 is (E, I, H), bias1 (E, I), and the activation, one of `activation`, multiplies nothing
 
-    Five launches, six without a gate or where columns of w1 are contiguous, two more for over 8192 choices, of which none waits for the host: grids come from the most rows there can be, tokens k, and the
+    Five launches, six without a gate or where columns of w1 are contiguous, two more for over 65536 choices, of which none waits for the host: grids come from the most rows there can be, tokens k, and the
     experts' numbers of rows stay on the device, so that a graph can capture it. What the gate gives and the second product's result are
     rounded to x's dtype (the first product's, too, where the gate is a launch of its own), a token's sum is float32 and rounded once. Differentiable in x, w1, w2, topk_weights and the biases; two runs
     give the same bytes, and permuted tokens the permuted ones. Under torch.autocast x, w1, w2 and the biases are converted to its
@@ -166,7 +166,7 @@ def moe(
     order = expert_sort(topk_ids, None, w1.shape[0], layout="ragged", expert_map=expert_map)
     ends, index = order.offsets[1:], (order.entries, order.places)
     if scales is not None and not weight_input and _scaled_experts.quantises_tokens(scales):
-        rows, tokens = x, (order.entries, topk_ids.shape[1])
+        rows, tokens = x, index
     else:
         rows, tokens = expert_gather(x, *index, topk_weights if weight_input else None), ()
     y = _layer(rows, tokens, w1, w2, ends, scales, activation, bias1, bias2, interleaved, swiglu_limit, gated)
@@ -176,8 +176,8 @@ def moe(
 def _layer(
     rows, tokens, w1, w2, ends, scales, activation, bias1, bias2, interleaved, limit, gated
 ) -> torch.Tensor:
-    """Both products and the activation between them, of rows in the order of experts, or of tokens: entries that number their rows in
-    this order among so many choices."""
+    """Both products and the activation between them, of rows in the order of experts, or of tokens: entries and places of
+    their choices in this order."""
     if scales is not None:
         sums = _scaled_experts.hidden_rows(rows, w1, ends, scales, bias1, *tokens)
         hidden, other = gate_and_other(sums, interleaved)

@@ -148,6 +148,7 @@ def quantize(
     smooth_ids: torch.Tensor | None = None,
     entries: torch.Tensor | None = None,
     choices: int = 1,
+    places: torch.Tensor | None = None,
     offs: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x as codes and their scales, as spec says.
@@ -166,6 +167,9 @@ def quantize(
                 `expert_sort` numbers them, and a row of zeros where entries[i] is none of 0 .. T choices - 1. The same codes and
                 scales as of `expert_gather`'s result, which is not written. For scales of rows and of groups; smooth_ids are (M,)
     choices     of each row of x, among which entries count
+    places      int32 (T, choices), the row of each choice, out of range where it has none, as `expert_sort` returns them of the layout
+                "ragged" beside these entries, as many. The same codes and scales, for less: a row of x is read and quantised once for
+                all its choices (16-bit x of columns that 8 divides, rounding "even", codes of 8 and 4 bits, without smooth). Places that contradict entries leave rows unwritten
     offs        int32 (G,), ends of groups of the rows of x (M, N), or of those of entries, as `grouped_matmul` takes them; of MX formats with layout "shuffled".
                 Scales are then its scale_a: (32 (ceil(M / 32) + G), 8 ceil(N / 256)) in bands of 32 rows that begin with each group.
                 Row r of group g, which begins with row f, is row 32 (f // 32 + g) + r - f of them, and what is in no group is not
@@ -185,6 +189,7 @@ def quantize(
         raise ValueError(f"{where}: x has shape {tuple(x.shape)}; blocks need a matrix, 2 dimensions or more")
     check_codes(where, spec, x, x.shape[-1], scale)
     leading = _leading(where, spec, x, entries, choices)
+    _check_places(where, x, entries, choices, places)
     _check_smooth(where, spec, x, smooth, smooth_ids, leading)
     offs = _checked_offs(where, spec, x, offs)
     _backend.check_device(where, "x", x)
@@ -196,7 +201,7 @@ def quantize(
     if smooth_ids is not None and smooth_ids.dtype != torch.int32:
         smooth_ids = smooth_ids.clamp(-1, smooth.shape[0]).to(torch.int32)
     codes, scales = call(
-        "quantize", x, scale, smooth, smooth_ids, entries, offs, choices, *options_of(spec, x.device)
+        "quantize", x, scale, smooth, smooth_ids, entries, places, offs, choices, *options_of(spec, x.device)
     )
     return as_described(codes, scales, spec, leading, x.shape[-1], scale)
 
@@ -285,6 +290,18 @@ def _leading(where: str, spec: QuantSpec, x: torch.Tensor, entries, choices: int
             "quantize x[entries // choices]"
         )
     return entries.shape
+
+
+def _check_places(where: str, x: torch.Tensor, entries, choices: int, places) -> None:
+    if places is None:
+        return
+    check_tensor(where, "places", places)
+    check_dtype_and_device(where, "places", places, (torch.int32,), "x", x)
+    if entries is None or tuple(places.shape) != (x.shape[0], choices) or places.numel() != len(entries):
+        wanted = "entries" if entries is None else f"{x.shape[0] * choices} entries"
+        raise ValueError(
+            f"{where}: places has shape {tuple(places.shape)}; it needs ({x.shape[0]}, {choices}), the row of each choice of x, and {wanted}"
+        )
 
 
 def _check_smooth(where: str, spec: QuantSpec, x: torch.Tensor, smooth, ids, leading: torch.Size) -> None:

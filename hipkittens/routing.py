@@ -247,7 +247,7 @@ def expert_sort(
     expert_map  int32, the number among this device's num_experts of each id, negative for other devices' (vLLM's expert_map)
 
     Results have room for every choice of experts, so that nothing waits for the device: entries has
-    pairs + min(pairs, num_experts) (block - 1) places, rounded up to whole blocks. Up to 8192 pairs take one launch, more take
+    pairs + min(pairs, num_experts) (block - 1) places, rounded up to whole blocks. Up to 65536 pairs take one launch, more take
     three. All is integers, so the result is the same in every run. "packed" holds up to 16777215 tokens of 127 choices.
     Raises TypeError or ValueError, before anything is launched, for what has no kernel.
     """

@@ -8,7 +8,7 @@ import hipkittens
 from hipkittens import _backend, expert_sort
 
 TARGETS = ("gfx942", "gfx950")
-SHAPES = [(0, 2), (1, 1), (7, 3), (64, 1), (65, 2), (256, 8), (1024, 8), (1025, 8), (4097, 2), (4097, 8)]
+SHAPES = [(0, 2), (1, 1), (7, 3), (64, 1), (65, 2), (256, 8), (1024, 8), (1025, 8), (4097, 2), (8193, 8)]
 
 
 @pytest.fixture(params=TARGETS)
@@ -93,7 +93,7 @@ def test_it_is_a_stable_sort(target, tokens, k, experts, layout):
 
 
 @pytest.mark.parametrize("layout", ["aligned", "packed", "ragged"])
-@pytest.mark.parametrize("tokens", [33, 4200])
+@pytest.mark.parametrize("tokens", [33, 32800])
 def test_all_tokens_to_one_expert_and_to_none(target, tokens, layout):
     for expert in (0, 5, 15, -1, 16, 2**31 - 1, -(2**31)):
         check(torch.full((tokens, 2), expert, dtype=torch.int32), 16, 32, layout)
@@ -102,6 +102,7 @@ def test_all_tokens_to_one_expert_and_to_none(target, tokens, layout):
 def test_more_experts_than_pairs(target):
     check(draw_ids(3, 2, 1536), 1536, 128, "aligned")
     check(draw_ids(2000, 6, 1500), 1500, 1, "packed")
+    check(draw_ids(11000, 6, 1500), 1500, 1, "packed")
 
 
 @pytest.mark.slow

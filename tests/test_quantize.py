@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import hipkittens
-from hipkittens import QuantSpec, dequantize, quantize
+from hipkittens import QuantSpec, dequantize, expert_sort, quantize
+from hipkittens.scaled_gemm import shuffled
 
 TARGETS = ("gfx942", "gfx950")
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -387,6 +388,7 @@ def test_opcheck(target):
             None,
             torch.tensor([3, 9, -1], dtype=torch.int32),
             None,
+            None,
             2,
             0,
             -1,
@@ -396,11 +398,12 @@ def test_opcheck(target):
             0,
             False,
         ),
-        (draw(3, 4, 34), None, None, None, None, None, 1, 0, -1, 0, *rest, -1, 0, False),
-        (draw(5, 34, dtype=F32), torch.ones(1), None, None, None, None, 1, 2, 0, 0, *rest, -1, 0, True),
-        (draw(5, 34), None, None, None, None, None, 1, 3, 32, 2, *rest, 2, 1 << 22, False),
+        (draw(3, 4, 34), None, None, None, None, None, None, 1, 0, -1, 0, *rest, -1, 0, False),
+        (draw(5, 34, dtype=F32), torch.ones(1), None, None, None, None, None, 1, 2, 0, 0, *rest, -1, 0, True),
+        (draw(5, 34), None, None, None, None, None, None, 1, 3, 32, 2, *rest, 2, 1 << 22, False),
         (
             draw(5, 34),
+            None,
             None,
             None,
             None,
@@ -415,13 +418,31 @@ def test_opcheck(target):
             1 << 22,
             False,
         ),
-        (draw(5, 300), None, None, None, None, None, 1, 1, 128, 1, *rest, -1, 0, False),
-        (draw(2, 5, 300), None, None, None, None, None, 1, 0, -2, 0, *rest, -1, 0, False),
+        (
+            draw(2, 40),
+            None,
+            None,
+            None,
+            torch.tensor([3, 0, 1, 2], dtype=torch.int32),
+            torch.tensor([[1, 2], [3, 0]], dtype=torch.int32),
+            None,
+            2,
+            0,
+            -1,
+            0,
+            *rest,
+            -1,
+            0,
+            False,
+        ),
+        (draw(5, 300), None, None, None, None, None, None, 1, 1, 128, 1, *rest, -1, 0, False),
+        (draw(2, 5, 300), None, None, None, None, None, None, 1, 0, -2, 0, *rest, -1, 0, False),
         (
             draw(3, 4, 34),
             None,
             draw(2, 34, dtype=F32),
             torch.ones(3, 4, dtype=torch.int32),
+            None,
             None,
             None,
             1,
@@ -485,6 +506,51 @@ def test_entries_of_smoothed_rows_and_of_none(target):
     assert tuple(codes.shape) == (4, 96) and not codes.view(torch.uint8).any()
 
 
+BANDED = QuantSpec("mxfp4", layout="shuffled")
+COLUMNS = QuantSpec("int8", 64, layout="columns")
+# The last three have no kernel that reads tokens once.
+TOKEN_SPECS = (
+    *ENTRY_SPECS,
+    COLUMNS,
+    BANDED,
+    QuantSpec("int8", rounding="truncate"),
+    QuantSpec("fp6"),
+    QuantSpec("mxfp6"),
+)
+
+
+@pytest.mark.parametrize(
+    "spec", TOKEN_SPECS, ids=lambda spec: f"{spec.format}-{spec.granularity}-{spec.layout}"
+)
+@pytest.mark.parametrize("dtype", (BF16, F32), ids=str)
+@pytest.mark.parametrize(
+    ("rows", "choices", "columns"),
+    ((7, 3, 96), (5, 8, 2080), (3, 64, 1024), (2, 65, 544), (2, 2, 8224), (4, 2, 100)),
+)
+def test_places_say_what_entries_say(target, spec, dtype, rows, choices, columns):
+    if columns % 32 and ("6" in spec.format or spec.format == "mxfp4"):
+        columns = 128
+    x = draw(rows, columns + 8, dtype=dtype)[:, :columns]
+    x[0, 5] = float("nan")
+    ids = torch.randint(-1, 5, (rows, choices), generator=torch.Generator().manual_seed(2), dtype=torch.int32)
+    order = expert_sort(ids, None, 4, layout="ragged")
+    tokens = {"entries": order.entries, "choices": choices}
+    if spec.layout == "shuffled":
+        tokens["offs"] = order.offsets[1:]
+    mine, same = quantize(x, spec, places=order.places, **tokens), quantize(x, spec, **tokens)
+    there = torch.ones(mine[1].shape, dtype=torch.bool)
+    if spec.layout == "shuffled":  # the rest of the bands is not written
+        ends = [0, *order.offsets[1:].tolist(), rows * choices]
+        bands = torch.zeros(mine[1].shape, dtype=torch.uint8)
+        for group, (begin, end) in enumerate(itertools.pairwise(ends)):
+            bands[32 * (begin // 32 + group) :][: end - begin] = 1
+        there = shuffled(bands) == 1
+    assert torch.equal(mine[0].view(torch.uint8), same[0].view(torch.uint8))
+    assert torch.equal(
+        torch.where(there, mine[1], 0).view(torch.uint8), torch.where(there, same[1], 0).view(torch.uint8)
+    )
+
+
 def test_it_has_no_derivative(target):
     x = draw(3, 8, dtype=F32).requires_grad_()
     _, scales = quantize(x, QuantSpec("int8"))
@@ -519,6 +585,9 @@ BAD = [
     (lambda: quantize(X, FP8, entries=X.int()), ValueError, "x has shape (4, 8) and entries (4, 8); entries number the rows of a matrix"),
     (lambda: quantize(X, FP8, entries=X[:, 0].int(), choices=0), ValueError, "choices is 0; it must be a whole number, 1 or more"),
     (lambda: quantize(X, FP8, choices=2), ValueError, "choices is 2 and there are no entries"),
+    (lambda: quantize(X, FP8, places=torch.zeros(4, 1, dtype=torch.int32)), ValueError, "places has shape (4, 1); it needs (4, 1), the row of each choice of x, and entries"),
+    (lambda: quantize(X, FP8, entries=X[:, 0].int(), places=X[:3, :1].int()), ValueError, "places has shape (3, 1); it needs (4, 1)"),
+    (lambda: quantize(X, FP8, entries=X[:, 0].int(), places=X[:, :1]), TypeError, "places is torch.bfloat16; allowed: torch.int32"),
     (lambda: quantize(X, QuantSpec("fp8", BLOCK), entries=X[:, 0].int()), ValueError, "there are entries and granularity is (128, 128)"),
     (lambda: quantize(X, QuantSpec("fp8", "tensor"), smooth=X[0].float()), ValueError, "there is smooth and granularity is 'tensor'"),
     (lambda: QuantSpec("mxfp4", 64), ValueError, "granularity is 64; allowed with 'mxfp4': 32"),
@@ -542,23 +611,25 @@ def test_bad_input(call, error, message):
 
 NONE = (0.0, math.inf, 1.0, -1, 0, False)
 BAD_OPERANDS = [
-    (lambda op: op(X, None, None, None, None, None, 1, 6, -1, 0, *NONE), "code is 6; 0 .. 5 are allowed"),
-    (lambda op: op(X, None, None, None, None, None, 1, 0, 48, 0, *NONE), "groups of 48; 32, 64 and 128 are allowed"),
-    (lambda op: op(X, None, None, None, None, None, 1, 0, -1, 1, *NONE), "layouts of scales are for groups"),
-    (lambda op: op(X, None, None, None, None, None, 1, 0, 32, 2, *NONE), "only powers of two are shuffled"),
-    (lambda op: op(X[:, :7], None, None, None, None, None, 1, 3, 32, 0, *NONE), "rows of e2m1 need an even number of elements"),
-    (lambda op: op(X[0], None, None, None, None, None, 1, 0, -2, 0, *NONE), "blocks need rows and columns"),
-    (lambda op: op(X, None, None, X[:, 0].int(), None, None, 1, 0, -1, 0, *NONE), "ids are of the rows of smooth, which is not there"),
-    (lambda op: op(X, None, X[:, :4].float(), None, None, None, 1, 0, -1, 0, *NONE), "smooth needs to be float32 of rows as long as"),
-    (lambda op: op(X, None, X.float(), X[:, 0].long(), None, None, 1, 0, -1, 0, *NONE), "ids need to be int32 of the shape of codes"),
-    (lambda op: op(X, None, X.float(), None, None, None, 1, 0, 0, 0, *NONE), "factors are for scales of rows and of groups"),
-    (lambda op: op(X, torch.ones(1), None, None, None, None, 1, 0, -1, 0, *NONE), "scale needs to be one float32"),
-    (lambda op: op(torch.zeros(1, dtype=BF16).expand(2**25, 8), None, None, None, None, None, 1, 0, -1, 0, *NONE), "33554432 rows with a scale each"),
-    (lambda op: op(X, None, None, None, X.int(), None, 1, 0, -1, 0, *NONE), "entries need to be int32 of one dimension"),
-    (lambda op: op(X[None], None, None, None, X[:, 0].int(), None, 1, 0, -1, 0, *NONE), "entries are of x with two dimensions"),
-    (lambda op: op(X, None, None, None, X[:, 0].int(), None, 2**30, 0, -1, 0, *NONE), "less than 2^31 choices of its rows"),
-    (lambda op: op(X, None, None, None, X[:, 0].int(), None, 1, 0, 0, 0, *NONE), "entries are of rows with scales of their own"),
-    (lambda op: op(X, None, None, None, None, None, 0, 0, -1, 0, *NONE), "choices is 0; 1 or more are allowed"),
+    (lambda op: op(X, None, None, None, None, None, None, 1, 6, -1, 0, *NONE), "code is 6; 0 .. 5 are allowed"),
+    (lambda op: op(X, None, None, None, None, None, None, 1, 0, 48, 0, *NONE), "groups of 48; 32, 64 and 128 are allowed"),
+    (lambda op: op(X, None, None, None, None, None, None, 1, 0, -1, 1, *NONE), "layouts of scales are for groups"),
+    (lambda op: op(X, None, None, None, None, None, None, 1, 0, 32, 2, *NONE), "only powers of two are shuffled"),
+    (lambda op: op(X[:, :7], None, None, None, None, None, None, 1, 3, 32, 0, *NONE), "rows of e2m1 need an even number of elements"),
+    (lambda op: op(X[0], None, None, None, None, None, None, 1, 0, -2, 0, *NONE), "blocks need rows and columns"),
+    (lambda op: op(X, None, None, X[:, 0].int(), None, None, None, 1, 0, -1, 0, *NONE), "ids are of the rows of smooth, which is not there"),
+    (lambda op: op(X, None, X[:, :4].float(), None, None, None, None, 1, 0, -1, 0, *NONE), "smooth needs to be float32 of rows as long as"),
+    (lambda op: op(X, None, X.float(), X[:, 0].long(), None, None, None, 1, 0, -1, 0, *NONE), "ids need to be int32 of the shape of codes"),
+    (lambda op: op(X, None, X.float(), None, None, None, None, 1, 0, 0, 0, *NONE), "factors are for scales of rows and of groups"),
+    (lambda op: op(X, torch.ones(1), None, None, None, None, None, 1, 0, -1, 0, *NONE), "scale needs to be one float32"),
+    (lambda op: op(torch.zeros(1, dtype=BF16).expand(2**25, 8), None, None, None, None, None, None, 1, 0, -1, 0, *NONE), "33554432 rows with a scale each"),
+    (lambda op: op(X, None, None, None, X.int(), None, None, 1, 0, -1, 0, *NONE), "entries need to be int32 of one dimension"),
+    (lambda op: op(X[None], None, None, None, X[:, 0].int(), None, None, 1, 0, -1, 0, *NONE), "entries are of x with two dimensions"),
+    (lambda op: op(X, None, None, None, X[:, 0].int(), None, None, 2**30, 0, -1, 0, *NONE), "less than 2^31 choices of its rows"),
+    (lambda op: op(X, None, None, None, X[:, 0].int(), None, None, 1, 0, 0, 0, *NONE), "entries are of rows with scales of their own"),
+    (lambda op: op(X, None, None, None, None, X[:, :1].int(), None, 1, 0, -1, 0, *NONE), "places are of the choices of each row of x"),
+    (lambda op: op(X, None, None, None, X[:, 0].int(), X[:, :1], None, 1, 0, -1, 0, *NONE), "places need to be int32"),
+    (lambda op: op(X, None, None, None, None, None, None, 0, 0, -1, 0, *NONE), "choices is 0; 1 or more are allowed"),
 ]  # fmt: skip
 
 

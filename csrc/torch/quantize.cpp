@@ -18,11 +18,12 @@ namespace {
 
 // The options: torch/quantization.h. scales is empty if the scale is given. smooth (rows, columns) float32 are factors of the values,
 // ids int32 the row of them that each row has; without ids, the first. entries int32 (rows,): row r is that of x (tokens, columns) with
-// number entries[r] / choices, zeros where entries[r] is none of 0 .. tokens choices - 1. ends int32, of ranges of rows: shuffled scales are in bands
+// number entries[r] / choices, zeros where entries[r] is none of 0 .. tokens choices - 1; places int32 (tokens, choices) the row of each,
+// of which entries number as many, so that tokens need not be read for each row. ends int32, of ranges of rows: shuffled scales are in bands
 // of 32 rows that begin with each range, and rows of bands that are in none are not written (kernels/quantize/row_bands.h).
 constexpr const char* quantize_schema =
-    "quantize(Tensor x, Tensor? scale, Tensor? smooth, Tensor? ids, Tensor? entries, Tensor? ends, "
-    "int choices, int code, int group, int layout, float floor, float bound, float zero_scale, "
+    "quantize(Tensor x, Tensor? scale, Tensor? smooth, Tensor? ids, Tensor? entries, Tensor? places, "
+    "Tensor? ends, int choices, int code, int group, int layout, float floor, float bound, float zero_scale, "
     "int power_exponent, int power_threshold, bool other_rounding) -> (Tensor codes, Tensor scales)";
 
 // The same of activation(x) * other, rounded to x's dtype; without other, x (..., 2 d) holds both. activation, alpha and limit as in
@@ -106,14 +107,24 @@ void check_entries(const std::string& where, std::optional<Tensor>& entries, int
     if (!entries->is_contiguous()) entries = contiguous_copy(std::move(*entries), Dtype::int32);
 }
 
+void check_places(const std::string& where, std::optional<Tensor>& places,
+                  const std::optional<Tensor>& entries, int64_t choices, const Tensor& x) {
+    if (!places) return;
+    if (!entries || places->dimensions() != 2 || places->sizes()[0] != x.sizes()[0] ||
+        places->sizes()[1] != choices || entries->element_count() != places->element_count())
+        fail(where + "places are of the choices of each row of x, of which entries number as many");
+    if (places->dtype_number() != aoti_torch_dtype_int32() || !(places->device() == x.device()))
+        fail(where + "places need to be int32, on x's device");
+    if (!places->is_contiguous()) places = contiguous_copy(std::move(*places), Dtype::int32);
+}
+
 template <bool gated>
 void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
     const std::string name = gated ? "gated_activation_quantize" : "quantize", where = name + ": ";
-    if (argument_count != (gated ? 17 : 16) || result_count != 2)
-        fail(name + " is registered with another schema");
+    if (argument_count != 17 || result_count != 2) fail(name + " is registered with another schema");
     Arguments given(stack, argument_count);
     Tensor x = given.tensor();
-    std::optional<Tensor> other, bias, smooth, ids, entries;
+    std::optional<Tensor> other, bias, smooth, ids, entries, places;
     if constexpr (gated) {
         other = given.optional_tensor();
         bias = given.optional_tensor();
@@ -123,6 +134,7 @@ void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
         smooth = given.optional_tensor();
         ids = given.optional_tensor();
         entries = given.optional_tensor();
+        places = given.optional_tensor();
     }
     const std::optional<Tensor> ends = given.optional_tensor();
     if (ends) check_ends(where, *ends, x);
@@ -134,6 +146,7 @@ void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
     if (x.dimensions() < 1) fail(where + "x needs at least 1 dimension");
     const Placement placement(x.device());
     check_entries(where, entries, choices, x, how);
+    check_places(where, places, entries, choices, x);
     std::vector<int64_t> sizes =
         gated ? gated_sizes(where, x, other) : std::vector<int64_t>(x.sizes().begin(), x.sizes().end());
     if (entries) sizes[0] = entries->element_count();
@@ -190,11 +203,13 @@ void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
         if (ids) regions.push_back({ids->data(), ids->extent_bytes(Dtype::int32), "ids", false});
         if (entries)
             regions.push_back({entries->data(), entries->extent_bytes(Dtype::int32), "entries", false});
+        if (places) regions.push_back({places->data(), places->extent_bytes(Dtype::int32), "places", false});
         if (ends) add_region(*ends, regions);
         how.add_regions(results, scale, regions);
         if (maxima) regions.push_back({partial.data(), partial.extent_bytes(Dtype::float32), "maxima", true});
-        for (const Launch& each : quantize::plan(placement.target(), element_type(dtype), how.granularity,
-                                                 how.group, gated, arguments, ranges))
+        for (const Launch& each : quantize::plan(
+                 placement.target(), element_type(dtype), how.granularity, how.group, gated, arguments,
+                 ranges, places ? static_cast<const int32_t*>(places->data()) : nullptr))
             placement.launch(each, regions);
     }
     stack[0] = to_result(std::move(results.codes));

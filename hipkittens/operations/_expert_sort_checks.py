@@ -30,15 +30,16 @@ def _in_torch(weights, ids, experts, block):
 
 
 def _trial(kernel: Kernel) -> Trial:
-    """Waves whose last 64 pairs are no 64, and experts that fill no block."""
-    tokens, experts = (333, 21) if kernel.kind == "sort_all" else (4150, 70)
+    """Waves that all have pairs, the last 64 of one being no 64, in several turns; experts that fill no block, and more of them than
+    threads."""
+    tokens, experts = (2550, 530) if kernel.kind == "sort_all" else (32800, 530)
     ids = draw_ids(tokens, 2, experts)
 
     def run():
         weights = draw(tokens, 2, dtype=torch.float32).detach()
         return [*expert_sort(ids, weights, experts, 16), *expert_sort(ids, weights, experts, 16, "packed")]
 
-    return Trial(f"expert_sort {tokens}x2 of {experts}", run, workgroups=5)
+    return Trial(f"expert_sort {tokens}x2 of {experts}", run, workgroups=10)
 
 
 def _example(function):
@@ -116,7 +117,7 @@ CHECKS = Checks(
             "expert_sort",
             {
                 "dtype": tuple(DTYPES),
-                "tokens": (256, 1, 7, 1100, 4097),
+                "tokens": (256, 1, 7, 1100, 8200),
                 "k": (2, 1, 8),
                 "experts": (48, 1, 8, 128, 512),
                 "block": (16, 1, 64, 128),

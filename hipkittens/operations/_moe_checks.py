@@ -3,18 +3,13 @@
 
 from __future__ import annotations
 
-import functools
-from functools import partial
-
 import torch
 
-from .. import _backend
 from ..activation import gated_in_torch, in_torch
 from ..experts import moe
-from ..quantization import dtype_of
 from ._expert_sort_checks import drawn_experts
-from ._record import DTYPES, Benchmark, Checks, Example, Parity, ParityProblem, Table
-from ._router_checks import refuse_experts
+from ._moe_benchmarks import BENCHMARKS
+from ._record import DTYPES, Checks, Example, Parity, ParityProblem
 
 
 def by_tokens(ids, kind="silu", interleaved=False, weight_input=False, limit=None, held=None, gated=True):
@@ -88,66 +83,6 @@ def _example(function):
         return function(x, w1 / 8, w2 / 8, weights, ids.to(x.device))
 
     return run
-
-
-def _call(problem, device, spec=None, integers=False):
-    tokens, experts, k, features, inner = (
-        problem[name] for name in ("tokens", "experts", "k", "features", "inner")
-    )
-    x = problem.tensor(device, tokens, features)
-    weights = [
-        problem.tensor(device, experts, *sizes) for sizes in ((2 * inner, features), (features, inner))
-    ]
-    ids, topk = drawn_experts(tokens, experts, k, device), torch.ones(tokens, k, device=device)
-    if spec is None:
-        return lambda: moe(x, *weights, topk, ids)
-
-    @functools.cache
-    def codes(target: str) -> list[torch.Tensor]:
-        # The target is known when the call is made: the model simulates one for each device.
-        dtype = torch.int8 if integers else dtype_of("fp8", torch.device(device))
-        if integers and device != "cpu":
-            return [(weight * 40).clamp(-127, 127).to(dtype) for weight in weights]
-        return [problem.in_codes(weight, dtype) for weight in weights]
-
-    def blocks(length: int) -> int:
-        return -(-length // 128)
-
-    scales = {
-        f"scale_w{number}": torch.ones(
-            (experts, rows, 1) if spec == "row" else (experts, blocks(rows), blocks(columns)), device=device
-        )
-        for number, (_, rows, columns) in enumerate((weight.shape for weight in weights), 1)
-    }
-    return lambda: moe(x, *codes(_backend.arch_of(torch.device(device))), topk, ids, **scales)
-
-
-def _bytes(problem, of_weights=2):
-    """Weights of every expert that a token can reach, x, and the result."""
-    reached = min(problem["experts"], problem["tokens"] * problem["k"])
-    weights = 3.0 * reached * problem["features"] * problem["inner"]
-    return of_weights * weights + 4.0 * problem["tokens"] * problem["features"]
-
-
-_TABLE_SIZES = {"MI300X": (1, 64, 1024), "MI355X": (1, 64, 1024)}
-_TABLE_PEERS = {"aiter": {"MI300X": 1024, "MI355X": 1024}}
-
-
-def _benchmark(name: str, heading: str, shapes: str, tables: tuple[Table, ...] = (), **options) -> Benchmark:
-    return Benchmark(
-        name,
-        example="64x128x8x2048x768",
-        extents=("tokens", "experts", "k", "features", "inner"),
-        shapes=shapes,
-        heading=heading,
-        bytes=partial(_bytes, of_weights=1 if options else 2),
-        flops=lambda problem: 6.0 * problem["tokens"] * problem["k"] * problem["features"] * problem["inner"],
-        call=partial(_call, **options),
-        refuse=refuse_experts,
-        chained=True,
-        tables=tables,
-        bits=8 if options else 16,
-    )
 
 
 CHECKS = Checks(
@@ -256,42 +191,5 @@ CHECKS = Checks(
             {},
         ),
     ],
-    benchmarks=(
-        _benchmark("moe", "Experts of a layer", "1x128x8x2048x768,64x128x8x2048x768,1024x8x2x4096x14336"),
-        _benchmark(
-            "moe_fp8",
-            "Experts of a layer, fp8 with scales of rows",
-            "64x128x8x2048x768",
-            (
-                Table(
-                    "N tokens to 8 of 128 experts, 2048 features, 768 inside (Qwen3-30B-A3B)",
-                    "{N}x128x8x2048x768",
-                    _TABLE_SIZES,
-                    _TABLE_PEERS,
-                ),
-            ),
-            spec="row",
-        ),
-        _benchmark(
-            "moe_int8",
-            "Experts of a layer, int8 with scales of rows",
-            "64x128x8x2048x768",
-            spec="row",
-            integers=True,
-        ),
-        _benchmark(
-            "moe_fp8_blocks",
-            "Experts of a layer, fp8 with scales of blocks",
-            "64x128x8x2048x768",
-            (
-                Table(
-                    "N tokens to 8 of 256 experts, 7168 features, 256 inside (DeepSeek-V3 on 8 GPUs)",
-                    "{N}x256x8x7168x256",
-                    _TABLE_SIZES,
-                    _TABLE_PEERS,
-                ),
-            ),
-            spec="blocks",
-        ),
-    ),
+    benchmarks=BENCHMARKS,
 )

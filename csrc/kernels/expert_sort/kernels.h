@@ -15,29 +15,25 @@ struct CountingWorkgroup {
     }
 };
 
+// Each workgroup counts all pairs, so that none waits for another, and moves a share of them, 64 of each wave.
 template <NoConfig config>
 struct SortAll : CountingWorkgroup {
     KITTENS_DEVICE static void run(const SortArguments& arguments, kittens::shared_byte* lds) {
         const Counts counts(lds, arguments.experts);
-        const Pairs pairs(arguments, 0);
-        counts.count(pairs);
-        // Until the starts are known, each expert's pairs stand in their place.
-        counts.each([&](uint32_t expert) { counts.set_start(expert, counts.add_waves(expert)); });
+        const uint32_t part = kittens::workgroup_id_x(), first = part * threads;
+        const Pairs pairs(arguments, part);
+        uint32_t mine[1];
+        pairs.experts(pairs.first, mine);
+        counts.clear();
+        counts.count_others(pairs, arguments.pairs, first, first + threads);
+        counts.add(1 + kittens::wave_id(), mine);
         kittens::barrier();
-        counts.set_starts([&](uint32_t expert) { return room(counts.start(expert), arguments.block); });
-        counts.each([&](uint32_t expert) {
-            const uint32_t start = counts.start(expert);
-            for (int wave = 0; wave < waves; ++wave)
-                counts.set(wave, expert, counts.of_wave(wave, expert) + start);
-        });
-        kittens::barrier();
-        move_pairs(arguments, pairs, counts);
-        store_offsets(arguments, counts);
-        kittens::barrier();
-        // The last wave's next place is behind all pairs of the expert.
+        counts.set_places([&](uint32_t count) { return room(count, arguments.block); });
+        move_pair(arguments, pairs.first + kittens::lane_id(), pairs.past, mine[0], counts);
+        if (part == 0) store_offsets(arguments, counts);
         fill_rest(
-            arguments, counts,
-            [&](uint32_t expert) { return counts.of_wave(waves - 1, expert) - counts.start(expert); }, 0, 1);
+            arguments, counts, [&](uint32_t expert) { return counts.total(expert); }, part,
+            arguments.workgroups);
     }
 };
 
@@ -72,7 +68,8 @@ struct AddCounts : CountingWorkgroup {
             counts.set_start(expert, before);
         });
         kittens::barrier();
-        counts.set_starts([&](uint32_t expert) { return room(counts.start(expert), arguments.block); });
+        counts.set_starts([&](uint32_t expert) { return room(counts.start(expert), arguments.block); },
+                          [&](uint32_t expert, uint32_t place) { counts.set_start(expert, place); });
         store_offsets(arguments, counts);
     }
 };
@@ -104,7 +101,7 @@ struct MoveSegment : CountingWorkgroup {
         fill_rest(
             arguments, counts,
             [&](uint32_t expert) { return stored(arguments.segment_counts, totals + expert); }, segment,
-            arguments.segments);
+            arguments.workgroups);
     }
 };
 

@@ -8,7 +8,7 @@
 namespace hipkittens::expert_sort {
 
 inline constexpr int waves = 8, threads = waves * 64;
-// A count of each expert for each wave is in LDS, and where each expert begins: 54 KB.
+// Ten counts of each expert are in LDS: 60 KB.
 inline constexpr int most_experts = 1536;
 // Of a token the number in its lower bits, of its choice the rest.
 inline constexpr int packed_token_bits = 24;
@@ -35,10 +35,11 @@ struct SortArguments {
     uint32_t packed;
     int32_t padding;
     uint32_t segments, wave_pairs;  // a segment has `waves` times as many pairs
+    uint32_t workgroups;            // that move pairs
     uint32_t id_bits;               // that tell experts apart
 };
 
-// All in one workgroup; or a workgroup counts each segment, one adds the counts up, and a workgroup moves each segment.
+// All in one launch; or a workgroup counts each segment, one adds the counts up, and a workgroup moves each segment.
 template <NoConfig config>
 struct SortAll;
 template <NoConfig config>

@@ -49,7 +49,7 @@ KITTENS_DEVICE void move_pairs(const SortArguments& arguments, const Pairs& pair
 }
 
 // Workgroup `part` of `parts` takes its share of experts, and of the places behind all of them. `pairs_of` an expert counts its
-// pairs.
+// pairs. Nothing stands between experts whose blocks are of 1 pair and not described.
 template <class PairsOf>
 KITTENS_DEVICE void fill_rest(const SortArguments& arguments, const Counts& counts, const PairsOf& pairs_of,
                               uint32_t part, uint32_t parts) {
@@ -62,7 +62,8 @@ KITTENS_DEVICE void fill_rest(const SortArguments& arguments, const Counts& coun
         ((global<int32_t>)arguments.block_experts)[block] = expert;
         ((global<int32_t>)arguments.tokens_left)[block] = left;
     };
-    for (uint32_t expert = part * waves + kittens::wave_id(); expert < arguments.experts;
+    const bool ragged = arguments.block == 1 && !arguments.block_experts;
+    for (uint32_t expert = part * waves + kittens::wave_id(); expert < arguments.experts && !ragged;
          expert += parts * waves) {
         const uint32_t start = counts.start(expert), past = counts.start(expert + 1),
                        pairs = pairs_of(expert);

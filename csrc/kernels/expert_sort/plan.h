@@ -31,23 +31,29 @@ inline void check(int64_t tokens, int64_t k, int64_t experts, int64_t block, boo
                " choices; 16777215 with 127 are allowed where both are packed into 32 bits");
 }
 
-// How many workgroups share the pairs. 1: a single launch does all.
+// How many workgroups share the pairs of three launches. 1: a single launch does all. Its workgroups each read all pairs, of which so
+// many cost less than launches that wait for each other.
 inline int64_t segments(int64_t pairs) {
-    constexpr int64_t single = 8192, smallest = 2048, most = 128;
+    constexpr int64_t single = 65536, smallest = 2048, most = 128;
     return pairs <= single ? 1 : std::min(most, (pairs + smallest - 1) / smallest);
 }
 
 // `segments` and `segment_counts` are set by the caller; what follows from the others is decided here.
 inline std::vector<Launch> plan(int target, SortArguments arguments) {
+    const bool all = arguments.segments == 1;
     const uint32_t sharing = arguments.segments * waves;
-    arguments.wave_pairs = ((arguments.pairs + sharing - 1) / sharing + 63) / 64 * 64;
+    arguments.wave_pairs = all ? 64 : ((arguments.pairs + sharing - 1) / sharing + 63) / 64 * 64;
+    constexpr uint32_t most_places = 1024;  // of a workgroup, most of them padding
+    arguments.workgroups = all ? std::max({1u, (arguments.pairs + threads - 1) / threads,
+                                           (arguments.capacity + most_places - 1) / most_places})
+                               : arguments.segments;
     arguments.id_bits = 0;
     while ((arguments.experts - 1) >> arguments.id_bits) ++arguments.id_bits;
     const auto launch = [&]<class Kind>(Kind, uint32_t workgroups) {
         return launch_of("expert_sort", variants<Kind>.begin()->name, target, {workgroups, 1, 1}, threads,
                          arguments);
     };
-    if (arguments.segments == 1) return {launch(kinds::sort_all{}, 1)};
+    if (all) return {launch(kinds::sort_all{}, arguments.workgroups)};
     return {launch(kinds::count_segment{}, arguments.segments), launch(kinds::add_counts{}, 1),
             launch(kinds::move_segment{}, arguments.segments)};
 }

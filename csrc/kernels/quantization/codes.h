@@ -126,12 +126,14 @@ KITTENS_DEVICE kittens::vec<uint32_t, 2> codes_of(const QuantizeArguments& argum
                                                   const Scale& scale) {
     values *= scale.inverse;
     const bool has_nan = arguments.code == Code::fp8 || arguments.code == Code::bf8;
-    // Of the whole wave: what NaN takes costs the lanes without one, too.
+    // Of the whole wave: what NaN takes costs the lanes without one, too. Fences keep compilers from taking it for all to save a branch.
     const bool finite = !kittens::any_lane(!scale.finite);
-    if (!finite && !has_nan)
+    if (__builtin_expect(!finite && !has_nan, false)) {
+        kittens::compiler_fence();
 #pragma unroll
         for (int i = 0; i < 8; ++i)
             if (values[i] != values[i]) values[i] = __builtin_copysignf(0.0f, values[i]);
+    }
     kittens::vec<uint32_t, 2> words = 0u;
     if (arguments.code == Code::e2m1) {
         words[0] = arguments.other_rounding ? e2m1_word<true>(values) : e2m1_word<false>(values);
@@ -148,16 +150,20 @@ KITTENS_DEVICE kittens::vec<uint32_t, 2> codes_of(const QuantizeArguments& argum
 #pragma unroll
         for (int i = 0; i < 8; ++i) words[i / 4] |= int8(values[i], arguments.other_rounding) << 8 * (i % 4);
     } else {
+        eight inside;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            const float inside = kittens::median(values[i], -arguments.largest, arguments.largest);
-            values[i] = finite || values[i] == values[i] ? inside : values[i];
+        for (int i = 0; i < 8; ++i)
+            inside[i] = kittens::median(values[i], -arguments.largest, arguments.largest);
+        if (__builtin_expect(!finite, false)) {
+            kittens::compiler_fence();
+#pragma unroll
+            for (int i = 0; i < 8; ++i) inside[i] = values[i] == values[i] ? inside[i] : values[i];
         }
-        const bool fp8 = arguments.code == Code::fp8;
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const kittens::vec<float, 4> four = i ? values.hi : values.lo;
-            words[i] = fp8 ? kittens::to_fp8(four) : kittens::to_bf8(four);
+        if (arguments.code == Code::fp8) {
+            words = {kittens::to_fp8(inside.lo), kittens::to_fp8(inside.hi)};
+        } else {
+            kittens::compiler_fence();
+            words = {kittens::to_bf8(inside.lo), kittens::to_bf8(inside.hi)};
         }
     }
     return words;

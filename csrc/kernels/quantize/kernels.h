@@ -274,3 +274,6 @@ struct TensorKernel {
 };
 
 }  // namespace hipkittens::quantize
+
+#include "gated_rows.h"
+#include "token_kernels.h"

@@ -21,6 +21,11 @@ struct RowConfig {
     bool gated;
     int waves, chunks;
 };
+// Likewise of a token, or of a short gated row; longer ones have other kernels.
+struct HeldRowConfig {
+    ElementType element;
+    int waves, chunks;
+};
 
 // Where ranges of rows end, whole numbers on the device that no host reads.
 struct RangeEnds {
@@ -31,6 +36,18 @@ struct RangeEnds {
 // Shuffled scales in bands of rows that begin with each range: row_bands.h. Rows of a band that are in no range are not written.
 struct BandedQuantizeArguments : QuantizeArguments {
     RangeEnds ranges;
+};
+// A token x[t] of x (tokens, columns) is read once: its codes have the rows places[t choices + i], and what is no row is not stored. Row r
+// is zeros where entries[r] is out of range. Rows begin on 4 bytes, and 8 divides their columns; 64 choices at most. Not of codes of 6 bits or of
+// other_rounding.
+struct TokenQuantizeArguments : QuantizeArguments {
+    const int32_t* places;
+    RangeEnds ranges;  // null: of shuffled scales alone
+    Divisor parts;     // workgroups of a token
+};
+// Of rows (rows, columns) that are aligned, of columns that 8 divides, without a bias; not of codes of 6 bits or of other_rounding.
+struct GatedRowsArguments : QuantizeArguments {
+    uint32_t workgroups;  // a row of each after the other
 };
 // Bytes of scales (rows, columns), in that order.
 struct BandsArguments {
@@ -48,6 +65,12 @@ template <GateConfig config>
 struct GroupKernel;
 template <GateConfig config>
 struct BandedGroupKernel;
+template <HeldRowConfig config>
+struct TokenRowKernel;
+template <ElementConfig config>
+struct TokenGroupKernel;
+template <HeldRowConfig config>
+struct GatedRowsKernel;
 template <NoConfig config>
 struct BandsKernel;
 template <ElementConfig config>
@@ -63,6 +86,9 @@ namespace kinds {
 struct row : Kind<RowConfig, QuantizeArguments, RowKernel> {};
 struct group : Kind<GateConfig, QuantizeArguments, GroupKernel> {};
 struct banded_group : Kind<GateConfig, BandedQuantizeArguments, BandedGroupKernel> {};
+struct token_row : Kind<HeldRowConfig, TokenQuantizeArguments, TokenRowKernel> {};
+struct token_group : Kind<ElementConfig, TokenQuantizeArguments, TokenGroupKernel> {};
+struct gated_rows : Kind<HeldRowConfig, GatedRowsArguments, GatedRowsKernel> {};
 struct bands : Kind<NoConfig, BandsArguments, BandsKernel> {};
 struct block : Kind<ElementConfig, QuantizeArguments, BlockKernel> {};
 struct maximum : Kind<ElementConfig, QuantizeArguments, MaximumKernel> {};

@@ -36,6 +36,57 @@ const Row<kinds::row>& row_kernel(ElementType element, bool gated, int64_t colum
     return *best;
 }
 
+// Of token_row and gated_rows, the smallest first. Null: for such rows there is none.
+template <class Kind>
+const Row<Kind>* held_row_kernel(ElementType element, int64_t columns) {
+    for (const auto& row : variants<Kind>)
+        if (row.config.element == element && row.config.waves * 512 * row.config.chunks >= columns)
+            return &row;
+    return nullptr;
+}
+
+bool has_usual_codes(const QuantizeArguments& arguments) {
+    return !arguments.other_rounding && arguments.code != Code::e2m3 && arguments.code != Code::e3m2;
+}
+
+// The launch of short gated rows, where there is one.
+std::optional<Launch> plan_of_gated_rows(int target, ElementType element,
+                                         const QuantizeArguments& arguments) {
+    const auto* row = held_row_kernel<kinds::gated_rows>(element, arguments.columns);
+    if (!row || !arguments.aligned || arguments.columns % columns_of_thread || arguments.bias ||
+        arguments.rows.inner != arguments.rows.all || !has_usual_codes(arguments))
+        return {};
+    // Waves that fill some 128 compute units have one row each; of more rows a workgroup has up to four.
+    const uint32_t rows = arguments.rows.all, filling = 4096 / row->config.waves * 2;
+    const uint32_t turns = std::clamp(rows / filling, 1u, 4u), workgroups = (rows + turns - 1) / turns;
+    return launch_of("quantize", row->name, target, {workgroups, 1, 1}, row->config.waves * 64,
+                     GatedRowsArguments{arguments, workgroups});
+}
+
+// The launch that reads each token once, where there is one.
+std::optional<Launch> plan_of_tokens(int target, ElementType element, Granularity granularity,
+                                     const TokenQuantizeArguments& given) {
+    constexpr uint32_t lanes = 64;  // one for each choice
+    if (!given.aligned || given.columns % columns_of_thread || given.choices.value > lanes ||
+        element == ElementType::f32 || given.smooth || !has_usual_codes(given))
+        return {};
+    TokenQuantizeArguments arguments = given;
+    const uint32_t tokens = arguments.entry_limit / arguments.choices.value;
+    const auto launch = [&](const char* name, int64_t workgroups, int block) {
+        return launch_of("quantize", name, target, {static_cast<uint32_t>(workgroups), 1, 1}, block,
+                         arguments);
+    };
+    if (granularity == Granularity::row) {
+        const auto* row = held_row_kernel<kinds::token_row>(element, arguments.columns);
+        return row ? std::optional(launch(row->name, tokens, row->config.waves * 64)) : std::nullopt;
+    }
+    if (arguments.layout == ScaleLayout::shuffled && !arguments.ranges.ends) return {};  // rows that pad
+    const int64_t parts = divide_up(arguments.threads_per_row.value, threads);
+    if (tokens * parts > INT32_MAX) return {};
+    arguments.parts = divisor_of(static_cast<uint32_t>(parts));
+    return launch(row_of<kinds::token_group>(element).name, tokens * parts, threads);
+}
+
 }  // namespace
 
 uint32_t maxima_count(int64_t rows, int64_t columns) {
@@ -44,7 +95,8 @@ uint32_t maxima_count(int64_t rows, int64_t columns) {
 }
 
 std::vector<Launch> plan(int target, ElementType element, Granularity granularity, int64_t group, bool gated,
-                         QuantizeArguments arguments, const std::optional<RangeEnds>& ranges) {
+                         QuantizeArguments arguments, const std::optional<RangeEnds>& ranges,
+                         const int32_t* places) {
     if (ranges && (granularity != Granularity::group || arguments.layout != ScaleLayout::shuffled))
         throw std::invalid_argument("quantize: bands of rows are for shuffled scales of groups");
     if (gated && granularity == Granularity::tensor && !arguments.given)
@@ -60,13 +112,20 @@ std::vector<Launch> plan(int target, ElementType element, Granularity granularit
         return launch_of("quantize", name, target, {static_cast<uint32_t>(workgroups), 1, 1}, block,
                          arguments);
     };
+    if (granularity == Granularity::group)
+        arguments.threads_per_row =
+            divisor_of(static_cast<uint32_t>(group_threads(columns, arguments.padded_groups, group)));
+    if (places)
+        if (const auto of_tokens = plan_of_tokens(
+                target, element, granularity, {arguments, places, ranges.value_or(RangeEnds{}), Divisor{}}))
+            return {*of_tokens};
+    if (granularity == Granularity::row && gated)
+        if (const auto of_gated = plan_of_gated_rows(target, element, arguments)) return {*of_gated};
     if (granularity == Granularity::row) {
         const auto& row = row_kernel(element, gated, columns);
         return {launch(row.name, rows, row.config.waves * 64)};
     }
     if (granularity == Granularity::group) {
-        arguments.threads_per_row =
-            divisor_of(static_cast<uint32_t>(group_threads(columns, arguments.padded_groups, group)));
         if (ranges) {
             arguments.padded_rows = arguments.rows.all;
             return {launch_of(

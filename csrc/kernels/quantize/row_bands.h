@@ -38,6 +38,28 @@ struct BandsOfRanges {
         }
         return result;
     }
+    // Of the rows that some lanes have, whatever their order, each its own. All lanes must ask.
+    KITTENS_DEVICE uint32_t places(uint32_t row, uint64_t lanes) const {
+        uint32_t begin = 0, before = 0;
+        for (uint32_t first = 0; first < ranges.count; first += kittens::wave_lanes) {
+            const uint32_t range = first + kittens::lane_id();
+            int end = INT32_MAX;
+            if (range < ranges.count)
+                end = ((__attribute__((address_space(1))) const int*)ranges.ends)[range];
+            for (uint64_t left = lanes; left; left &= left - 1) {
+                const int lane = __builtin_ctzll(left);
+                const uint64_t past =
+                    kittens::lanes_where(end <= static_cast<int>(kittens::value_of_lane(row, lane)));
+                if (!past) continue;
+                const uint32_t last =
+                    kittens::value_of_lane(static_cast<uint32_t>(end), 63 - __builtin_clzll(past));
+                if (kittens::lane_id() != lane) continue;
+                begin = static_cast<int>(last) < 0 ? 0 : last;
+                before += static_cast<uint32_t>(__builtin_popcountll(past));
+            }
+        }
+        return band_rows * (begin / band_rows + before) + row - begin;
+    }
 };
 
 }  // namespace hipkittens::quantize

@@ -8,6 +8,14 @@
 
 namespace hipkittens::quantize {
 
+template <class T, activation::Activation kind>
+KITTENS_DEVICE eight gated_by(eight gate, eight other, float alpha, float limit) {
+    eight y;
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+        y[i] = activation::gated<kind, !kittens::is_16bit<T>>(gate[i], other[i], alpha, limit).value;
+    return y;
+}
 // The gated activation, rounded as if it went to memory in between: the codes are those of its tensor.
 // load_bias gives the eight columns of the bias from x's or from other's first on.
 template <class T, class Load>
@@ -18,14 +26,15 @@ KITTENS_DEVICE kittens::raw_eight<T> gated(const QuantizeArguments& arguments, e
         other += load_bias(arguments.columns);
     }
     eight y;
-    activation::with_activation(arguments.activation, [&](auto constant) {
-        constexpr activation::Activation kind = decltype(constant)::value;
-#pragma unroll
-        for (int i = 0; i < 8; ++i)
-            y[i] = activation::gated<kind, !kittens::is_16bit<T>>(gate[i], other[i], arguments.alpha,
-                                                                  arguments.limit)
-                       .value;
-    });
+    // Most models' gate: without a limit, whose comparisons are a fifth of the work, and not behind the others' code.
+    constexpr auto silu = activation::Activation::silu;
+    constexpr float none = __builtin_inff();
+    if (__builtin_expect(arguments.activation == silu && arguments.limit == none, true))
+        y = gated_by<T, silu>(gate, other, arguments.alpha, none);
+    else
+        activation::with_activation(arguments.activation, [&](auto constant) {
+            y = gated_by<T, decltype(constant)::value>(gate, other, arguments.alpha, arguments.limit);
+        });
     return __builtin_convertvector(y, kittens::raw_eight<T>);
 }
 
