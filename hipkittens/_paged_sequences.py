@@ -15,6 +15,7 @@ from .quantization import dtype_of
 
 DTYPES = (torch.bfloat16, torch.float16)
 LARGEST_NUM_SPLITS = 256
+LARGEST_PLACE = 2**31 - 1
 
 
 def check_cache(
@@ -145,6 +146,28 @@ def check_rows(where: str, name: str, value: torch.Tensor) -> None:
             f"{where}: {name} has strides {tuple(value.stride())} and begins at address % 4 = {beyond}; it needs unit stride "
             "along its last dimension, and rows on 4 bytes; call .contiguous()"
         )
+
+
+def rows_as_pages(
+    where: str, name: str, cache: torch.Tensor, indices: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A cache (blocks, block_size, heads, D) as pages of one key, without a copy, and the pages of `indices`, which are block * block_size
+    + place. With room between its pages, such pages overlap."""
+    blocks, size, heads, features = cache.shape
+    page, slot = cache.stride()[:2]
+    if blocks <= 1 or size == 1 or page == size * slot:
+        rows = cache.transpose(0, 1) if blocks == 1 else cache.reshape(blocks * size, 1, heads, features)
+        return rows, indices
+    unit = math.gcd(page, slot) or 1
+    count = ((blocks - 1) * page + (size - 1) * slot) // unit + 1
+    if count - 1 > LARGEST_PLACE:
+        raise ValueError(
+            f"{where}: {name} has strides {tuple(cache.stride())}, so that its rows lie at multiples of {unit} elements, {count} of "
+            f"them; 2^31 are allowed: make the room between its pages a multiple of a row, or call .contiguous()"
+        )
+    rows = cache.as_strided((count, 1, heads, features), (unit, unit, *cache.stride()[2:]))
+    blocks_of = indices // size
+    return rows, blocks_of * (page // unit) + (indices - blocks_of * size) * (slot // unit)
 
 
 def values_are_known(*tensors: torch.Tensor | None) -> bool:

@@ -231,12 +231,16 @@ def logits_in_torch(
     start: torch.Tensor,
     end: torch.Tensor,
     dtype: torch.dtype = torch.float32,
+    summed: int | None = None,
 ) -> torch.Tensor:
-    """The same by PyTorch's operations, head after head, computed in `dtype`; always clean."""
-    keys = k.to(dtype).T
+    """The same by PyTorch's operations, head after head, computed in `dtype`; always clean. `summed`: so many products of a head at a
+    time, as matrix instructions sum them, where PyTorch's order is not wanted."""
+    keys = k.to(dtype).T.split(summed or max(k.shape[1], 1))
     logits = torch.zeros((q.shape[0], k.shape[0]), dtype=dtype, device=q.device)
     for head in range(q.shape[1]):
-        logits += weights[:, head, None].to(dtype) * (q[:, head].to(dtype) @ keys).relu()
+        parts = q[:, head].to(dtype).split(keys[0].shape[0], -1)
+        product = sum(left @ right for left, right in zip(parts, keys, strict=True))
+        logits += weights[:, head, None].to(dtype) * product.relu()
     if k_scale is not None:
         logits *= k_scale.to(dtype)
     places = torch.arange(k.shape[0], device=q.device)
@@ -261,8 +265,10 @@ def paged_logits_in_torch(
     block_table: torch.Tensor,
     max_context_len: int,
     dtype: torch.dtype = torch.float32,
+    summed: int | None = None,
 ) -> torch.Tensor:
-    """`mqa_logits_paged` of q (B * N, H, D) by PyTorch's operations in `dtype`, which ask the device for lengths; always clean."""
+    """`mqa_logits_paged` of q (B * N, H, D) by PyTorch's operations in `dtype`, which ask the device for lengths; always clean. `summed` as
+    in logits_in_torch."""
     keys, scales = split_blocks(kv_cache, q.shape[2])
     sequences = len(context_lens)
     tokens = q.shape[0] // sequences if sequences else 0
@@ -284,5 +290,6 @@ def paged_logits_in_torch(
             torch.zeros_like(ends[sequence]),
             ends[sequence],
             dtype,
+            summed,
         )
     return logits

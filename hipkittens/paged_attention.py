@@ -409,7 +409,6 @@ def paged_in_torch(
         block_table = _in_rows(block_table[0], table_starts, seqused_k, k_cache.shape[1])
     wide = torch.promote_types(q.dtype, torch.float32)
     heads, block_size = q.shape[1], k_cache.shape[1]
-    group = heads // k_cache.shape[2]
     out = q.new_zeros((*q.shape[:2], v_cache.shape[-1]))
     lse = q.new_full((heads, q.shape[0]), float("-inf"), dtype=wide)
     lengths = seqused_k.tolist()
@@ -430,18 +429,17 @@ def paged_in_torch(
         blocks = block_table[sequence, key // block_size].long()
         blocks = torch.where(seen, blocks, blocks[seen][:1] if bool(seen.any()) else 0)
         k, v = (
-            rows_at(cache, blocks, key % block_size).to(wide).repeat_interleave(group, 1).transpose(0, 1)
-            for cache in (k_cache, v_cache)
+            rows_at(cache, blocks, key % block_size).to(wide).transpose(0, 1) for cache in (k_cache, v_cache)
         )
         k, v = (
-            each
-            if given is None
-            else each * _scale_of(given, sequence, blocks, key % block_size, group).to(wide)
+            each if given is None else each * _scale_of(given, sequence, blocks, key % block_size).to(wide)
             for each, given in ((k, k_scale), (v * value_factor, v_scale))
         )
         # Keys that nobody sees are not used, NaN neither.
         k, v = (tensor.masked_fill(~seen[None, :, None], 0) for tensor in (k, v))
-        scores = scale * (q[begin:end].to(wide).transpose(0, 1) @ k.mT)
+        # The queries of the heads that share a key head are rows of one product: 128 copies of latents would be a gigabyte.
+        scores = scale * (q[begin:end].to(wide).transpose(0, 1).reshape(len(k), -1, k.shape[-1]) @ k.mT)
+        scores = scores.view(heads, count, length)
         slopes = (
             alibi_slopes[sequence] if alibi_slopes is not None and alibi_slopes.dim() == 2 else alibi_slopes
         )
@@ -450,7 +448,8 @@ def paged_in_torch(
         sums = scores.logsumexp(-1)
         with_sinks = log_sum_with_sinks(sums, sinks)
         weights = (scores - with_sinks.masked_fill(sums.isinf(), 0)[..., None]).exp()
-        out[begin:end] = (weights @ v).transpose(0, 1).to(q.dtype)
+        found = (weights.view(len(v), -1, length) @ v).view(heads, count, -1)
+        out[begin:end] = found.transpose(0, 1).to(q.dtype)
         lse[:, begin:end] = sums
     return out, lse
 
@@ -491,17 +490,15 @@ def scales_by_key(scale: torch.Tensor | float | None) -> bool:
     return isinstance(scale, torch.Tensor) and scale.dim() == 3 and scale.numel() != 1
 
 
-def _scale_of(
-    scale: torch.Tensor, sequence: int, blocks: torch.Tensor, places: torch.Tensor, group: int
-) -> torch.Tensor:
-    """Of rows (heads, keys, D) of a sequence."""
+def _scale_of(scale: torch.Tensor, sequence: int, blocks: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Of rows (key heads, keys, D) of a sequence."""
     if scale.numel() == 1:
         return scale.reshape(1, 1, 1)
     if scale.dim() == 3:
         scale = scale[blocks, :, places].T
     else:
         scale = (scale[sequence] if scale.dim() == 2 else scale)[:, None]
-    return scale.repeat_interleave(group, 0)[..., None]
+    return scale[..., None]
 
 
 def _in_rows(

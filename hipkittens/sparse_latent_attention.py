@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal, overload
 
 import torch
 
 from . import _backend
 from ._arguments import check_dtype_and_device, check_tensor
-from ._paged_sequences import DTYPES, check_indices
+from ._paged_sequences import DTYPES, check_indices, rows_as_pages
 from .latent_attention import LATENT, attend_latent, check_latent_cache
-
-LARGEST_PLACE = 2**31 - 1
 
 
 @overload
@@ -116,30 +113,11 @@ def attention_mla_sparse(
             raise ValueError(
                 f"{where}: topk_length has {topk_length.shape[0]} lengths and q {q.shape[0]} tokens; they must be equal"
             )
-    rows, places = _rows_of(where, kv_cache, indices)
+    rows, places = rows_as_pages(where, "kv_cache", kv_cache, indices)
     table, lengths = _moved_together(indices, places, kv_cache.shape[0] * kv_cache.shape[1], topk_length)
     return attend_latent(
         where, q, rows, table, lengths, None, 1, scale, head_dim_v, False, None, sinks, kv_scale, num_splits, out, return_lse
     )  # fmt: skip
-
-
-def _rows_of(where: str, kv_cache: torch.Tensor, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The cache as pages of one key, and the pages of `indices`. With room between its pages, such pages overlap."""
-    blocks, size, _, features = kv_cache.shape
-    page, slot = kv_cache.stride()[:2]
-    if blocks <= 1 or size == 1 or page == size * slot:
-        rows = kv_cache.transpose(0, 1) if blocks == 1 else kv_cache.reshape(blocks * size, 1, 1, features)
-        return rows, indices
-    unit = math.gcd(page, slot) or 1
-    count = ((blocks - 1) * page + (size - 1) * slot) // unit + 1
-    if count - 1 > LARGEST_PLACE:
-        raise ValueError(
-            f"{where}: kv_cache has strides {tuple(kv_cache.stride())}, so that its rows lie at multiples of {unit} elements, {count} of "
-            f"them; 2^31 are allowed: make the room between its pages a multiple of a row, or call .contiguous()"
-        )
-    rows = kv_cache.as_strided((count, 1, 1, features), (unit, features, features, kv_cache.stride(3)))
-    blocks_of = indices // size
-    return rows, blocks_of * (page // unit) + (indices - blocks_of * size) * (slot // unit)
 
 
 def _moved_together(

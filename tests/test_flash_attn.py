@@ -122,6 +122,16 @@ def starts(lengths):
     return torch.tensor((0, *lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)
 
 
+def attended_packed(q, k_pages, v_pages, table, lengths):
+    """q (B, tokens, H, D), whose keys are in the pages behind so many others of each sequence, by flash_attn_varlen_func."""
+    new = q.shape[1]
+    ends = starts([length + new for length in lengths])
+    packed = flash_attn.flash_attn_varlen_func(
+        q.flatten(0, 1), k_pages, v_pages, starts([new] * len(q)), ends, new, 32, causal=True, block_table=table
+    )  # fmt: skip
+    return packed.view_as(q)
+
+
 @pytest.mark.parametrize("size", [64, 20])
 def test_packed_sequences(target, size):
     """As each sequence by itself: outputs, LSE and the gradients of packed and unpacked forms."""
@@ -240,19 +250,7 @@ def test_a_cache_in_pages(target, page):
     plain = flash_attn.flash_attn_with_kvcache(
         q, k_pages, v_pages, cache_seqlens=seqlens + new, block_table=table, causal=True
     )
-    starts_k = torch.tensor([0, *[length + new for length in lengths]]).cumsum(0).int()
-    packed = flash_attn.flash_attn_varlen_func(
-        q.flatten(0, 1),
-        k_pages,
-        v_pages,
-        starts([new] * 3),
-        starts_k,
-        new,
-        32,
-        causal=True,
-        block_table=table,
-    )
-    assert torch.equal(packed.view_as(plain), plain)
+    assert torch.equal(attended_packed(q, k_pages, v_pages, table, lengths), plain)
     for b, length in enumerate(lengths):
         place = torch.arange(length, length + new)
         keys = torch.cat((old_k[b, :length], hipkittens.rotary(k[b : b + 1], **turn, positions=place)[0]))[
@@ -263,6 +261,80 @@ def test_a_cache_in_pages(target, page):
         torch.testing.assert_close(plain[b : b + 1], expected, atol=1e-2, rtol=1e-2)
         at = table[b, place // page].long(), place % page
         assert torch.equal(k_pages[at], keys[0, length:]) and torch.equal(v_pages[at], v[b])
+
+
+@pytest.mark.parametrize("size", [36, 59, 80])
+def test_a_cache_of_heads_that_are_filled_up(target, size, caplog):
+    """With NaN behind the keys and anything behind the pages; new keys go into the cache that was given."""
+    lengths, new, page = [3, 17, 0], 2, 8
+    table = torch.randperm(12, generator=torch.Generator().manual_seed(3)).view(3, 4).int()
+    k_pages, v_pages = (torch.full((12, page, 2, size), float("nan"), dtype=F16) for _ in range(2))
+    old_k, old_v = (draw(3, 32, 2, size, dtype=F16, seed=seed) for seed in (1, 2))
+    for b, length in enumerate(lengths):
+        places = torch.arange(length)
+        at = table[b, places // page].long(), places % page
+        k_pages[at], v_pages[at] = old_k[b, :length], old_v[b, :length]
+        table[b, (length + new - 1) // page + 1 :] = 0x7FFFFFFF
+    q, k, v = (draw(3, new, heads, size, dtype=F16, seed=heads) for heads in (4, 2, 2))
+    seqlens = torch.tensor(lengths, dtype=torch.int32)
+    out, lse = flash_attn.flash_attn_with_kvcache(
+        q,
+        k_pages,
+        v_pages,
+        k,
+        v,
+        None,
+        None,
+        seqlens,
+        block_table=table,
+        causal=True,
+        return_softmax_lse=True,
+    )
+    assert torch.equal(attended_packed(q, k_pages, v_pages, table, lengths), out)
+    for b, length in enumerate(lengths):
+        keys, values = (
+            torch.cat(each)[None] for each in ((old_k[b, :length], k[b]), (old_v[b, :length], v[b]))
+        )
+        own = flash_attn.flash_attn_func(q[b : b + 1], keys, values, causal=True, return_attn_probs=True)
+        torch.testing.assert_close(out[b : b + 1], own[0], atol=2e-3, rtol=2e-3)
+        torch.testing.assert_close(lse[b], own[1][0], atol=1e-5, rtol=1e-5)
+        places = torch.arange(length, length + new)
+        at = table[b, places // page].long(), places % page
+        assert torch.equal(k_pages[at], k[b]) and torch.equal(v_pages[at], v[b])
+    # With one length for all.
+    rows = flash_attn.flash_attn_with_kvcache(q, old_k, old_v, cache_seqlens=9)
+    expected = flash_attn.flash_attn_func(q, old_k[:, :9], old_v[:, :9])
+    torch.testing.assert_close(rows, expected, atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("room", [0, 5])
+@pytest.mark.parametrize("size", [64, 40])
+def test_a_cache_that_begins_behind_padding(target, room, size):
+    """As attention to each sequence's own keys; places count from the beginning of a row, those of the rotation too. With room between rows
+    in memory, and NaN in the padding."""
+    lengths, padding, new = [13, 20, 4], [0, 7, 4], 2
+    angles = torch.outer(torch.arange(32.0), 10.0 ** -torch.arange(8.0))
+    turn = {"cos": angles.cos().half(), "sin": angles.sin().half(), "interleaved": False}
+    k_rows, v_rows = (draw(4, 24 + room, 2, size, dtype=F16, seed=seed)[:, :24] for seed in (1, 2))
+    rows = torch.tensor([3, 0, 1])
+    for b, (length, first) in enumerate(zip(lengths, padding, strict=True)):
+        for cache in (k_rows, v_rows):
+            cache[rows[b], :first] = cache[rows[b], length:] = float("nan")
+    q, k, v = (draw(3, new, heads, size, dtype=F16, seed=heads) for heads in (4, 2, 2))
+    seqlens, leftpad = (torch.tensor(each, dtype=torch.int32) for each in (lengths, padding))
+    out = flash_attn.flash_attn_with_kvcache(
+        q, k_rows, v_rows, k, v, turn["cos"], turn["sin"], seqlens, rows, leftpad, causal=True, rotary_interleaved=False,
+        alibi_slopes=torch.full((4,), 0.1),
+    )  # fmt: skip
+    for b, (length, first) in enumerate(zip(lengths, padding, strict=True)):
+        places = torch.arange(length, length + new)
+        turned = hipkittens.rotary(q[b : b + 1], **turn, positions=places)
+        keys, values = (cache[rows[b], first : length + new][None] for cache in (k_rows, v_rows))
+        assert torch.equal(keys[0, -new:], hipkittens.rotary(k[b : b + 1], **turn, positions=places)[0])
+        expected = flash_attn.flash_attn_func(
+            turned, keys, values, causal=True, alibi_slopes=torch.full((4,), 0.1)
+        )
+        torch.testing.assert_close(out[b : b + 1], expected, atol=2e-3, rtol=2e-3)
 
 
 def call(name, **changes):
@@ -336,7 +408,9 @@ def test_what_has_no_kernel_is_refused_by_name(gfx942, name):
         ("flash_attn_with_kvcache", {"num_splits": 300}, ValueError, "num_splits is 300"),
         ("flash_attn_with_kvcache", {"block_table": torch.zeros(2, 1, dtype=torch.int32)}, ValueError, r"must be \(1, pages of"),
         ("flash_attn_with_kvcache", {"softcap": 5.0, "q": draw(4, 2, 64)}, ValueError, r"q is \(4, 2, 64\); it must be"),
-        ("flash_attn_with_kvcache", {"cache_leftpad": torch.zeros(1)}, NotImplementedError, "cache_leftpad is given"),
+        ("flash_attn_with_kvcache", {"cache_leftpad": torch.zeros(1)}, ValueError, r"cache_leftpad is torch.float32 of shape \(1,\); it must be"),
+        ("flash_attn_with_kvcache", {"cache_leftpad": torch.zeros(1, dtype=torch.int32), "block_table": torch.zeros(1, 1, dtype=torch.int32)},
+         ValueError, "block_table and cache_leftpad are given"),
     ],
 )  # fmt: skip
 def test_wrong_arguments(gfx942, name, changes, kind, match):

@@ -137,7 +137,9 @@ def flash_attn_varlen_func(
                 "pass 0.0"
             )
         options = (softmax_scale, causal, window_size, softcap, alibi_slopes, block_table)
-        out, lse = attention_of_pages(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, *options)
+        out, lse = attention_of_pages(
+            f"hipkittens.flash_attn.{where}", q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, *options
+        )
         return _results(out, lse, out.shape[-1], return_attn_probs)
     _check_rank(where, 3, q=q, k=k, v=v)
     q, k, v, size, softmax_scale = _whole_chunks(q, k, v, softmax_scale)
@@ -257,32 +259,35 @@ def flash_attn_with_kvcache(
 
     k_cache, v_cache  (B, S, H_k, D), or with block_table, int32 (B, pages of a sequence), (pages, page size, H_k, D), any page size.
                       cache_batch_idx names rows of caches of more than B rows
+    cache_leftpad     int32 (B,), keys at the beginning of each row of caches without pages that are none. Places count from the beginning
+                      of the row: cache_seqlens has them, too, and so does the rotation
     cache_seqlens     keys that the caches hold of each sequence: int32 (B,), or an integer for all; None: as many as there is room for
 
     k and v are written into the caches behind that place first. With rotary_cos and rotary_sin, k is turned before that,
     and so is q: under a causal mask or a window each query by its own place, otherwise all by cache_seqlens.
-    A tensor of lengths, pages, cache_batch_idx, softcap, alibi_slopes and a number of splits are hipkittens.attention_paged's, for D of
-    64, 128 and 256; the rest is hipkittens.attention's.
+    A tensor of lengths, pages, cache_batch_idx, cache_leftpad, softcap, alibi_slopes and a number of splits are
+    hipkittens.attention_paged's; for D of other sizes than 64, 128 and 256 each call copies the pages of the batch, filled up with zeros,
+    and a warning says so once. The rest is hipkittens.attention's.
     """
     where = "hipkittens.flash_attn.flash_attn_with_kvcache"
-    _refuse("flash_attn_with_kvcache", cache_leftpad=cache_leftpad)
     if (k is None) != (v is None):
         raise ValueError(f"{where}: k and v go together, and one of them is None")
     if k is None and (rotary_cos is not None or rotary_sin is not None):
         raise ValueError(f"{where}: rotary_cos and rotary_sin need k and v")
     if k is not None and cache_seqlens is None:
         raise ValueError(f"{where}: k needs cache_seqlens, the place in the caches it goes to")
-    paged = (block_table, cache_batch_idx, alibi_slopes)
+    paged = (block_table, cache_batch_idx, cache_leftpad, alibi_slopes)
     if (
         any(value is not None for value in paged)
         or isinstance(cache_seqlens, torch.Tensor)
         or softcap > 0.0
         or num_splits not in (0, 1)
+        or k_cache.shape[-1] % 8 != 0
     ):
         with torch.no_grad():
             out, lse = attention_with_cache(
-                where, q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, block_table,
-                softmax_scale, causal, window_size, softcap, bool(rotary_interleaved), alibi_slopes, num_splits,
+                where, q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, cache_leftpad,
+                block_table, softmax_scale, causal, window_size, softcap, bool(rotary_interleaved), alibi_slopes, num_splits,
             )  # fmt: skip
         return (out, lse) if return_softmax_lse else out
     held = k_cache.shape[1] if cache_seqlens is None else int(cache_seqlens)
@@ -313,14 +318,6 @@ def flash_attn_with_kvcache(
             return_lse=True,
         )
     return (out, lse) if return_softmax_lse else out
-
-
-def _refuse(where: str, **tensors) -> None:
-    for name, value in tensors.items():
-        if value is not None:
-            raise NotImplementedError(
-                f"hipkittens.flash_attn.{where}: {name} is given; no kernel takes it, pass None"
-            )
 
 
 def _refuse_dropout_pattern(where: str, return_attn_probs: bool, dropout_p: float) -> None:

@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
-import torch
+import logging
 
+import torch
+from torch.nn.functional import pad
+
+from .._log import once
+from .._paged_sequences import rows_as_pages
 from ..cache import cache_write
-from ..paged_attention import attention_paged
+from ..paged_attention import HEAD_SIZES, attention_paged
 from ..rotary import rotary
 
 
@@ -21,6 +26,7 @@ def attention_with_cache(
     rotary_sin: torch.Tensor | None,
     cache_seqlens: int | torch.Tensor | None,
     cache_batch_idx: torch.Tensor | None,
+    cache_leftpad: torch.Tensor | None,
     block_table: torch.Tensor | None,
     softmax_scale: float | None,
     causal: bool,
@@ -34,7 +40,8 @@ def attention_with_cache(
     if not isinstance(q, torch.Tensor) or q.dim() != 4:
         found = tuple(q.shape) if isinstance(q, torch.Tensor) else type(q).__name__
         raise ValueError(f"{where}: q is {found}; it must be (batch, tokens, heads, features)")
-    batch, tokens, heads, size = q.shape
+    batch, tokens, heads, _ = q.shape
+    _check_leftpad(where, cache_leftpad, block_table, batch)
     if block_table is not None and cache_batch_idx is not None:
         raise ValueError(
             f"{where}: block_table and cache_batch_idx are given; a table names pages itself, pass None for one"
@@ -81,7 +88,11 @@ def attention_with_cache(
         pages = block_table.gather(1, (places // page).long())
         slots = pages * page + places % page
         cache_write(k.flatten(0, 1), v.flatten(0, 1), k_cache, v_cache, slots.flatten())
-    out, lse = attention_paged(
+    if cache_leftpad is not None:
+        k_cache, v_cache, block_table = _behind_padding(where, k_cache, v_cache, block_table, cache_leftpad)
+        lengths = (lengths - cache_leftpad).clamp(min=0)
+    out, lse = _attend(
+        where,
         q.flatten(0, 1),
         k_cache,
         v_cache,
@@ -95,12 +106,12 @@ def attention_with_cache(
         softcap=softcap,
         alibi_slopes=alibi_slopes,
         num_splits=num_splits,
-        return_lse=True,
     )
-    return out.view(batch, tokens, heads, size), lse.view(heads, batch, tokens).transpose(0, 1)
+    return out.unflatten(0, (batch, tokens)), lse.view(heads, batch, tokens).transpose(0, 1)
 
 
 def attention_of_pages(
+    where: str,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -117,7 +128,8 @@ def attention_of_pages(
     """Out (T, H, D) and LSE (H, T); k and v are caches, of which cu_seqlens_k says how many keys each sequence has."""
     lengths = cu_seqlens_k.diff()
     with torch.no_grad():
-        return attention_paged(
+        return _attend(
+            where,
             q,
             k,
             v,
@@ -130,5 +142,86 @@ def attention_of_pages(
             window_size=window_size,
             softcap=softcap,
             alibi_slopes=alibi_slopes,
-            return_lse=True,
         )
+
+
+def _attend(
+    where: str,
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    lengths: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None,
+    max_seqlen_q: int,
+    scale: float | None,
+    **options,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """attention_paged with its LSE. Heads of other sizes than its kernels have are filled up with zeros, q as well as the pages that the
+    table names, which are copied for that."""
+    size = q.shape[-1]
+    whole = next((each for each in HEAD_SIZES if each >= size), size)
+    if whole == size or k_cache.shape[-1] != size or v_cache.shape[-1] != size:
+        return attention_paged(
+            q, k_cache, v_cache, block_table, lengths, cu_seqlens_q, max_seqlen_q, scale=scale, return_lse=True, **options
+        )  # fmt: skip
+    once(
+        logging.WARNING,
+        f"{where}: heads of {size} features are filled up to {whole}, for which every call copies the pages of its caches; "
+        f"caches of {', '.join(map(str, HEAD_SIZES))} features are not copied",
+    )
+    # Entries behind a sequence's last page may be anything.
+    pages = block_table.clamp(0, max(k_cache.shape[0] - 1, 0)).flatten()
+    table = torch.arange(pages.numel(), dtype=torch.int32, device=q.device).view(block_table.shape)
+    q, k_cache, v_cache = (
+        pad(each, (0, whole - size))
+        for each in (q, k_cache.index_select(0, pages), v_cache.index_select(0, pages))
+    )
+    scale = size**-0.5 if scale is None else scale
+    out, lse = attention_paged(
+        q, k_cache, v_cache, table, lengths, cu_seqlens_q, max_seqlen_q, scale=scale, return_lse=True, **options
+    )  # fmt: skip
+    return out[..., :size], lse
+
+
+def _check_leftpad(
+    where: str, cache_leftpad: torch.Tensor | None, block_table: torch.Tensor | None, batch: int
+) -> None:
+    if cache_leftpad is None:
+        return
+    if block_table is not None:
+        raise ValueError(
+            f"{where}: block_table and cache_leftpad are given; sequences in pages begin at a page's first place, pass None for one"
+        )
+    if (
+        not isinstance(cache_leftpad, torch.Tensor)
+        or cache_leftpad.shape != (batch,)
+        or cache_leftpad.dtype != torch.int32
+    ):
+        found = (
+            f"{cache_leftpad.dtype} of shape {tuple(cache_leftpad.shape)}"
+            if isinstance(cache_leftpad, torch.Tensor)
+            else type(cache_leftpad).__name__
+        )
+        raise ValueError(f"{where}: cache_leftpad is {found}; it must be torch.int32 ({batch},)")
+
+
+def _behind_padding(
+    where: str,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    rows: torch.Tensor,
+    cache_leftpad: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Caches of pages of one key, and a table that begins behind each sequence's padding."""
+    room = k_cache.shape[1]
+    places = torch.arange(room, dtype=torch.int32, device=rows.device) + cache_leftpad[:, None]
+    keys = rows * room + places.clamp(max=room - 1)
+    k_pages, table = rows_as_pages(where, "k_cache", k_cache, keys)
+    v_pages, of_values = rows_as_pages(where, "v_cache", v_cache, keys)
+    if k_cache.stride()[:2] != v_cache.stride()[:2] and table is not of_values:
+        raise ValueError(
+            f"{where}: k_cache has strides {tuple(k_cache.stride())} and v_cache {tuple(v_cache.stride())} with cache_leftpad; they "
+            "must be equal: call .contiguous()"
+        )
+    return k_pages, v_pages, table

@@ -9,18 +9,21 @@
     out, _, lse = flash_mla.flash_mla_sparse_fwd(q, kv, indices, scale)
 
 Argument orders are those of FlashMLA of April 2026. A cache has pages of any size, not of 64 alone, and any number of heads
-works. Lists of keys (indices) are hipkittens.attention_mla_sparse, to caches of 16 bits. What no kernel has is refused by name with
-NotImplementedError: a second cache, and caches of 656 bytes a key.
+works. Lists of keys (indices) are hipkittens.attention_mla_sparse. Caches of 8 bits with scales in their rows (is_fp8_kvcache), and a
+second cache, have no kernel of their own: PyTorch's operations copy the listed keys in 16 bits first, and a warning says so once.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
 
-from ..latent_attention import attention_mla
+from .._log import once
+from ..latent_attention import LATENT, ROTARY, attention_mla
 from ..sparse_latent_attention import attention_mla_sparse
+from ._flash_mla_rows import Lists, check_bytes, rows_of
 
 WHERE = "hipkittens.integrations.flash_mla"
 
@@ -52,70 +55,117 @@ def flash_mla_with_kvcache(
     topk_length: torch.Tensor | None = None,
     extra_topk_length: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(out, lse) of q (B, tokens, heads, 576) and a cache (blocks, block_size, 1, 576): out (B, tokens, heads, 512) of q's dtype,
+    """(out, lse) of q (B, tokens, heads, 576) and a cache (blocks, block_size, key heads, 576): out (B, tokens, heads, 512) of q's dtype,
     lse float32 (B, heads, tokens), +inf for a token that sees no key, whose out is 0.
 
-    block_table int32 (B, blocks of a sequence), cache_seqlens int32 (B,). softmax_scale defaults to 1 / sqrt(576), FlashMLA's, which
-    is not DeepSeek's. attn_sink (heads,) as `sinks` of attention_mla. tile_scheduler_metadata and num_splits are not looked at.
+    block_table int32 (B, blocks of a sequence), cache_seqlens int32 (B,). softmax_scale defaults to 1 / sqrt(features of q), FlashMLA's,
+    which is not DeepSeek's. attn_sink (heads,) as `sinks` of attention_mla. tile_scheduler_metadata and num_splits are not looked at.
+    Of several key heads each is a launch of its own.
+
     With indices int32 (B, tokens, k), block * block_size + place of each token's keys, and topk_length int32 (B,) or None, as in
-    attention_mla_sparse: block_table and cache_seqlens are None, and causal is False.
+    attention_mla_sparse: block_table and cache_seqlens are None, causal is False, and the cache has one key head. extra_k_cache,
+    extra_indices_in_kvcache and extra_topk_length are a second cache with lists of its own, whose keys count beside those of the first.
+    q may have 512 features, all of which are the value, too.
+    is_fp8_kvcache, with indices alone: caches of e4m3fn codes, on both targets, with scales in their rows: 656 bytes a key for 576
+    features, 584 for 512.
     """
-    refused = {
-        "extra_k_cache": extra_k_cache,
-        "extra_indices_in_kvcache": extra_indices_in_kvcache,
-        "extra_topk_length": extra_topk_length,
-    }
-    for name, value in refused.items():
-        if value is not None:
-            raise NotImplementedError(
-                f"{WHERE}: {name} is given, which has no kernel; pass None, with indices of one cache"
-            )
-    if is_fp8_kvcache:
-        raise NotImplementedError(
-            f"{WHERE}: is_fp8_kvcache is {is_fp8_kvcache!r}; rows of 656 bytes with a scale for each 128 features have no kernel; "
-            "hipkittens.attention_mla takes caches of 576 8-bit floats a key with kv_scale"
-        )
     if not isinstance(q, torch.Tensor) or q.dim() != 4:
         shape = tuple(q.shape) if isinstance(q, torch.Tensor) else type(q).__name__
         raise ValueError(f"{WHERE}: q has shape {shape}; it must be (sequences, tokens, heads, 576)")
-    sequences, tokens, heads, features = q.shape
-    scale = features**-0.5 if softmax_scale is None else softmax_scale
-    if indices is not None:
-        _check_sparse(q, block_table, cache_seqlens, causal, indices, topk_length)
-        out, lse = attention_mla_sparse(
-            q.reshape(sequences * tokens, heads, features),
-            k_cache,
-            indices.reshape(sequences * tokens, indices.shape[2]),
-            scale=scale,
-            topk_length=None if topk_length is None else topk_length.repeat_interleave(tokens),
-            head_dim_v=head_dim_v,
-            sinks=attn_sink,
-            return_lse=True,
-        )
-        return _in_shapes_of_flash_mla(out, lse, sequences)
-    if topk_length is not None:
+    scale = q.shape[3] ** -0.5 if softmax_scale is None else softmax_scale
+    if indices is None:
+        given = {
+            "extra_k_cache": extra_k_cache,
+            "extra_indices_in_kvcache": extra_indices_in_kvcache,
+            "topk_length": topk_length,
+            "extra_topk_length": extra_topk_length,
+        }
+        for name, value in given.items():
+            if value is not None:
+                raise TypeError(f"{WHERE}: {name} is given and indices is None; it goes with indices")
+        if is_fp8_kvcache:
+            raise NotImplementedError(
+                f"{WHERE}: is_fp8_kvcache is {is_fp8_kvcache!r} and indices is None; only lists of keys are widened. "
+                "hipkittens.attention_mla takes caches of 576 8-bit floats a key with kv_scale"
+            )
+        if block_table is None or cache_seqlens is None:
+            name = "block_table" if block_table is None else "cache_seqlens"
+            raise TypeError(
+                f"{WHERE}: {name} is None and so is indices; pass block_table and cache_seqlens, or indices"
+            )
+        return _dense(q, k_cache, block_table, cache_seqlens, head_dim_v, scale, causal, attn_sink)
+    _check_sparse(q, block_table, cache_seqlens, causal, indices, topk_length, "")
+    lists = [Lists.of(k_cache, indices, topk_length)]
+    if extra_k_cache is not None:
+        _check_sparse(q, None, None, False, extra_indices_in_kvcache, extra_topk_length, "extra_")
+        lists.append(Lists.of(extra_k_cache, extra_indices_in_kvcache, extra_topk_length))
+    elif extra_indices_in_kvcache is not None or extra_topk_length is not None:
         raise TypeError(
-            f"{WHERE}: topk_length is given and indices is None; it counts the entries of indices"
+            f"{WHERE}: extra_indices_in_kvcache or extra_topk_length is given without extra_k_cache"
         )
-    if block_table is None or cache_seqlens is None:
-        name = "block_table" if block_table is None else "cache_seqlens"
-        raise TypeError(
-            f"{WHERE}: {name} is None and so is indices; pass block_table and cache_seqlens, or indices"
+    rows = q.flatten(0, 1)
+    if is_fp8_kvcache or len(lists) > 1 or q.shape[3] == LATENT:
+        if is_fp8_kvcache:
+            for name, each in zip(("k_cache", "extra_k_cache"), lists, strict=False):
+                check_bytes(WHERE, name, each.cache, q)
+        once(
+            logging.WARNING,
+            f"{WHERE}: no kernel reads caches with scales in their rows, two caches at once, or rows of {LATENT} features: the listed keys "
+            "are copied in 16 bits first",
         )
-    out, lse = attention_mla(
-        q.reshape(sequences * tokens, heads, features),
-        k_cache,
-        block_table,
-        cache_seqlens,
-        None,
-        tokens,
+        cache, places = rows_of(lists, rows, bool(is_fp8_kvcache))
+        counted = None
+        rows = torch.nn.functional.pad(rows, (0, LATENT + ROTARY - rows.shape[2]))
+    else:
+        cache, places = k_cache, indices.flatten(0, 1)
+        counted = None if topk_length is None else topk_length.repeat_interleave(q.shape[1])
+    out, lse = attention_mla_sparse(
+        rows,
+        cache,
+        places,
         scale=scale,
+        topk_length=counted,
         head_dim_v=head_dim_v,
-        causal=causal,
         sinks=attn_sink,
         return_lse=True,
     )
-    return _in_shapes_of_flash_mla(out, lse, sequences)
+    return _in_shapes_of_flash_mla(out, lse, q.shape[0])
+
+
+def _dense(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    cache_seqlens: torch.Tensor,
+    head_dim_v: int,
+    scale: float,
+    causal: bool,
+    attn_sink: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    key_heads = k_cache.shape[2] if k_cache.dim() == 4 else 1
+    if key_heads == 0 or q.shape[2] % key_heads:
+        raise ValueError(
+            f"{WHERE}: q has {q.shape[2]} heads and k_cache {key_heads}; the first must be a multiple of the second"
+        )
+    group = q.shape[2] // key_heads
+    found = [
+        attention_mla(
+            q.flatten(0, 1)[:, head * group : (head + 1) * group],
+            k_cache[:, :, head : head + 1] if key_heads > 1 else k_cache,
+            block_table,
+            cache_seqlens,
+            None,
+            q.shape[1],
+            scale=scale,
+            head_dim_v=head_dim_v,
+            causal=causal,
+            sinks=None if attn_sink is None else attn_sink[head * group : (head + 1) * group],
+            return_lse=True,
+        )
+        for head in range(key_heads)
+    ]
+    out, lse = (torch.cat(each, axis) for each, axis in zip(zip(*found, strict=True), (1, 0), strict=True))
+    return _in_shapes_of_flash_mla(out, lse, q.shape[0])
 
 
 def flash_mla_sparse_fwd(
@@ -153,9 +203,11 @@ def _check_sparse(
     block_table: torch.Tensor | None,
     cache_seqlens: torch.Tensor | None,
     causal: bool,
-    indices: torch.Tensor,
+    indices: torch.Tensor | None,
     topk_length: torch.Tensor | None,
+    prefix: str,
 ) -> None:
+    """prefix: of the names of a second cache's arguments."""
     for name, value in (("block_table", block_table), ("cache_seqlens", cache_seqlens)):
         if value is not None:
             raise ValueError(
@@ -165,10 +217,11 @@ def _check_sparse(
         raise ValueError(
             f"{WHERE}: causal is {causal!r} beside indices, which say what a token sees; pass False"
         )
+    lists = "extra_indices_in_kvcache" if prefix else "indices"
     if not isinstance(indices, torch.Tensor) or indices.dim() != 3 or indices.shape[:2] != q.shape[:2]:
         shape = tuple(indices.shape) if isinstance(indices, torch.Tensor) else type(indices).__name__
         raise ValueError(
-            f"{WHERE}: indices has shape {shape}; it must be ({q.shape[0]}, {q.shape[1]}, keys of a token), as q {tuple(q.shape)}"
+            f"{WHERE}: {lists} has shape {shape}; it must be ({q.shape[0]}, {q.shape[1]}, keys of a token), as q {tuple(q.shape)}"
         )
     if topk_length is not None and (
         not isinstance(topk_length, torch.Tensor) or topk_length.shape != q.shape[:1]
@@ -176,7 +229,7 @@ def _check_sparse(
         shape = (
             tuple(topk_length.shape) if isinstance(topk_length, torch.Tensor) else type(topk_length).__name__
         )
-        raise ValueError(f"{WHERE}: topk_length has shape {shape}; it must be ({q.shape[0]},)")
+        raise ValueError(f"{WHERE}: {prefix}topk_length has shape {shape}; it must be ({q.shape[0]},)")
 
 
 def _infinite_where_empty(lse: torch.Tensor) -> torch.Tensor:

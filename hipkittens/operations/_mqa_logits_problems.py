@@ -26,9 +26,9 @@ class LogitsProblem:
     def arguments(self) -> tuple[torch.Tensor | None, ...]:
         return self.q, self.k, self.k_scale, self.weights, self.start, self.end
 
-    def in_torch(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    def in_torch(self, dtype: torch.dtype = torch.float32, summed: int | None = None) -> torch.Tensor:
         q, k, *rest = self.arguments()
-        return logits_in_torch(in_numbers(q), in_numbers(k), *rest, dtype=dtype)
+        return logits_in_torch(in_numbers(q), in_numbers(k), *rest, dtype=dtype, summed=summed)
 
 
 def draw_logits(
@@ -80,9 +80,9 @@ class PagedLogitsProblem:
             self.max_context_len,
         )
 
-    def in_torch(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    def in_torch(self, dtype: torch.dtype = torch.float32, summed: int | None = None) -> torch.Tensor:
         q, cache, *rest = self.arguments()
-        return paged_logits_in_torch(in_numbers(q).flatten(0, 1), cache, *rest, dtype=dtype)
+        return paged_logits_in_torch(in_numbers(q).flatten(0, 1), cache, *rest, dtype=dtype, summed=summed)
 
 
 def draw_paged_logits(

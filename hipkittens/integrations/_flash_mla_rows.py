@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: MIT
+"""FlashMLA's caches of 8 bits, whose rows have scales of their own among their bytes, and lists of keys in two caches: the listed rows in
+16 bits, each token's beside each other, for hipkittens.attention_mla_sparse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..latent_attention import LATENT, ROTARY
+
+# Bytes of a key, by the features of a query. Of 576 features, as DeepSeek V3.2's: codes, a float32 for each 128 of them, rotary features.
+# Of 512: 448 codes and rotary features of all keys of a page, then 7 exponents and a byte of padding of each.
+ROW_BYTES = {576: 656, 512: 584}
+_CODES = {576: 512, 512: 448}
+_CODES_OF_A_SCALE = {576: 128, 512: 64}
+_BYTES = (torch.float8_e4m3fn, torch.uint8, torch.int8)
+
+
+@dataclass(frozen=True)
+class Lists:
+    """A cache (blocks, block_size, 1, features or bytes), the places of each token's keys in it (T, k), and which of them are keys."""
+
+    cache: torch.Tensor
+    indices: torch.Tensor
+    taken: torch.Tensor
+
+    @staticmethod
+    def of(cache: torch.Tensor, indices: torch.Tensor, lengths: torch.Tensor | None) -> Lists:
+        """indices (B, tokens, k), of which the first lengths (B,) of each token's count."""
+        taken = (indices >= 0) & (indices < cache.shape[0] * cache.shape[1])
+        if lengths is not None:
+            taken &= torch.arange(indices.shape[2], device=indices.device) < lengths[:, None, None]
+        return Lists(cache, indices.flatten(0, 1), taken.flatten(0, 1))
+
+
+def check_bytes(where: str, name: str, cache: torch.Tensor, q: torch.Tensor) -> None:
+    """Raises for what is no such cache for q (B, tokens, heads, features)."""
+    features = q.shape[3]
+    if features not in ROW_BYTES:
+        raise ValueError(
+            f"{where}: q has {features} features and is_fp8_kvcache is True; allowed: {', '.join(map(str, ROW_BYTES))}"
+        )
+    if q.dtype != torch.bfloat16:
+        raise TypeError(
+            f"{where}: q is {q.dtype} and is_fp8_kvcache is True; {name} has rotary features in torch.bfloat16: convert q to it"
+        )
+    if cache.dtype not in _BYTES or cache.dim() != 4 or cache.shape[2:] != (1, ROW_BYTES[features]):
+        raise ValueError(
+            f"{where}: {name} is {cache.dtype} of shape {tuple(cache.shape)} and is_fp8_kvcache is True; for q of {features} features it "
+            f"must be {', '.join(map(str, _BYTES))} of (blocks, block_size, 1, {ROW_BYTES[features]})"
+        )
+    page = cache.shape[1] * ROW_BYTES[features]
+    if cache.stride(3) != 1 or (features == 512 and cache.shape[1] > 1 and cache.stride(1) != ROW_BYTES[512]):
+        raise ValueError(
+            f"{where}: {name} has strides {tuple(cache.stride())}; the bytes of a "
+            + (f"page, {page}, must be one after the other" if features == 512 else "row must be")
+        )
+
+
+def rows_of(lists: list[Lists], q: torch.Tensor, in_bytes: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """The listed keys of q's tokens (T, heads, 576 or 512) as a cache (T * k, 1, 1, 576) of q's dtype, and int32 lists (T, k) of them, -1
+    for what is no key. k counts the entries of all lists. Rows of 512 features get zeros for the rest, as q has to."""
+    features = q.shape[-1]
+    parts = []
+    for each in lists:
+        places = each.indices.clamp(0, each.cache.shape[0] * each.cache.shape[1] - 1).long()
+        block = places // each.cache.shape[1]
+        slot = places - block * each.cache.shape[1]
+        if in_bytes:
+            parts.append(_widened(each.cache, block, slot, features).to(q.dtype))
+        else:
+            parts.append(each.cache[block, slot, 0])
+    rows = torch.cat(parts, 1)
+    if features < LATENT + ROTARY:
+        rows = torch.nn.functional.pad(rows, (0, LATENT + ROTARY - features))
+    taken = torch.cat([each.taken for each in lists], 1)
+    numbers = torch.arange(taken.numel(), dtype=torch.int32, device=q.device).view(taken.shape)
+    return rows.view(-1, 1, 1, LATENT + ROTARY), numbers.masked_fill(~taken, -1)
+
+
+def _widened(cache: torch.Tensor, block: torch.Tensor, slot: torch.Tensor, features: int) -> torch.Tensor:
+    """float32 (T, k, features)."""
+    codes, at_once = _CODES[features], _CODES_OF_A_SCALE[features]
+    pages = cache.view(torch.uint8)
+    if features == 576:
+        rows = pages[block, slot, 0]
+        scales = rows[..., codes : codes + 16].view(torch.float32)
+        rotary = rows[..., codes + 16 :]
+    else:
+        size, together = cache.shape[1], codes + 2 * ROTARY
+        pages = pages.as_strided((cache.shape[0], size * ROW_BYTES[512]), (cache.stride(0), 1))
+        arange = torch.arange(together, device=cache.device)
+        rows = pages[block.unsqueeze(-1), slot.unsqueeze(-1) * together + arange]
+        exponents = pages[block.unsqueeze(-1), size * together + slot.unsqueeze(-1) * 8 + arange[:7]]
+        scales = exponents.view(torch.float8_e8m0fnu).float()
+        rotary = rows[..., codes:]
+    values = rows[..., :codes].view(torch.float8_e4m3fn).float().unflatten(-1, (-1, at_once))
+    latent = (values * scales.unsqueeze(-1)).flatten(-2)
+    return torch.cat((latent, rotary.view(torch.bfloat16).float()), -1)
