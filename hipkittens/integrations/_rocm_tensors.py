@@ -65,6 +65,9 @@ class SimulatedPlacement(TorchDispatchMode):
     A result is where its device= says, or else on "cuda" if one of the arguments is.
     """
 
+    # Kernels that a library wraps for torch.compile (torch.library.wrap_triton) come as such operators, which run below the mode.
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__()
         self.residents = _Residents()
@@ -74,13 +77,16 @@ class SimulatedPlacement(TorchDispatchMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        device = kwargs.get("device")
+        place = next((at for at, each in enumerate(args) if isinstance(each, torch.device)), None)
+        device = kwargs.get("device") if place is None else args[place]
         if device is None:
             resident = any(tensor in self.residents for tensor in tensors)
         else:
             resident = is_simulated(str(function), device)
-            if resident:
+            if resident and place is None:
                 kwargs["device"] = CPU
+            elif resident:  # aten::to.device, which inference mode leaves whole
+                args = (*args[:place], CPU, *args[place + 1 :])
         result = function(*args, **kwargs)
         if resident:
             given = {self.residents.key(tensor) for tensor in tensors}
@@ -111,10 +117,15 @@ class SimulatedPlacement(TorchDispatchMode):
             stays = resides(self) and is_simulated("Tensor.to", place)
             if stays:
                 place = CPU
-            elif is_simulated("Tensor.to", place):
-                place = SIMULATED  # with an index; without one torch asks the driver for the current device
-            elif resides(self):
-                kwargs["copy"] = True
+            else:
+                if is_simulated("Tensor.to", place):
+                    place = (
+                        SIMULATED  # with an index; without one torch asks the driver for the current device
+                    )
+                elif not resides(self):
+                    return base_to(self, *args, **kwargs)
+                if len(args) < 4:
+                    kwargs["copy"] = True  # which in inference mode nothing but this says below
             if named:
                 kwargs["device"] = place
             else:

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
+from .. import _log
 from ..attention import attention, attention_varlen
 from . import _transformers_masks as masks
+from . import _transformers_paged as paged
 
 WHERE = masks.WHERE
 # What some models pass to change the scores or the weights; each is refused by its name.
@@ -37,23 +41,38 @@ def attention_forward(
     max_length_k: int | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
+    cache: Any = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """hipkittens.attention as Transformers calls it: query (B, H, N, D), key (B, H_k, N_k, D), value (B, H_k, N_k, D_v),
     bfloat16 or float16 (float32 only under torch.autocast); returns ((B, N, H, D_v), None).
 
     attention_mask  what `key_mask` made; (batch, keys) of 0 and 1; or (batch, 1, queries or 1, keys) that is causal, a
-                    sliding window, or the same for all queries: then it alone says what is hidden, as in SDPA
+                    sliding window, or the same for all queries: then it alone says what is hidden, as in SDPA. With others PyTorch
+                    computes the call, also (batch, heads, queries, keys), and a WARNING says why, once
     sliding_window  W: query i sees keys i - W + 1 to i, and without a causal mask to i + W - 1
     position_ids    positions that begin again mark packed sequences, where there is no mask
     cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k  packed sequences, all four or none
     is_causal       default: module.is_causal
     softcap         of the scaled scores (Gemma 2); None or 0: none
     s_aux           the sinks of heads (GPT-OSS), (H,)
+    cache           of continuous batching: a PagedAttentionCache, with read_index, write_index, max_seqlen_q and max_seqlen_k beside
+                    cu_seq_lens_q and cu_seq_lens_k; key and value are those of new tokens, and attention_mask is not looked at
 
     NotImplementedError names what has no kernel: head_mask, position_bias, output_attentions.
     """
     _refuse(options)
+    if cache is not None:
+        given = {"cu_seq_lens_q": cu_seq_lens_q, "cu_seq_lens_k": cu_seq_lens_k, **options}
+        absent = [name for name in (*paged.PLACES, *paged.LENGTHS) if given.get(name) is None]
+        if absent:
+            raise NotImplementedError(
+                f"{WHERE}: cache is given without {', '.join(absent)}; continuous batching is that of Transformers 4.57 alone"
+            )
+        places, lengths = ({name: given[name] for name in names} for names in (paged.PLACES, paged.LENGTHS))
+        new = (each.transpose(1, 2).squeeze(0) for each in (query, key, value))
+        settings = {"scale": scaling, "softcap": softcap or 0.0, "sinks": s_aux}
+        return paged.attend(module.layer_idx, *new, cache, places, lengths, sliding_window, **settings), None
     length, keys = query.shape[2], key.shape[2]
     if is_causal is None:
         config = getattr(module, "config", None)
@@ -91,6 +110,10 @@ def attention_forward(
                 f"dense {length} {keys} {sliding_window}",
                 lambda: masks.dense(attention_mask, length, keys, sliding_window),
             )
+            if isinstance(found, masks.WithoutKernel):
+                _log.once(logging.WARNING, f"{WHERE} goes on to PyTorch: {found}")
+                mask = attention_mask[..., :keys]
+                return in_torch(query, key, value, mask, dropout, scaling, softcap, s_aux), None
             is_causal, windowed, rows = found.causal, found.windowed, found.rows
     elif attention_mask is not None:
         rows = _rows(attention_mask, lambda: attention_mask, length, keys, is_causal)
@@ -124,6 +147,40 @@ def attention_forward(
     if rows.back_q is not None:
         out = out.index_select(0, rows.back_q)
     return out.unflatten(0, (batch, length)), None
+
+
+def in_torch(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    dropout: float,
+    scale: float | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """The same of query (B, N, H, D), key and value under any mask (B, 1 or H, 1 or N, N_k), bool or added, by PyTorch's operations."""
+    query, key, value = (each.transpose(1, 2) for each in (query, key, value))
+    if mask.dtype != torch.bool:
+        mask = mask.to(query.dtype) if mask.is_floating_point() else mask != 0
+    if not softcap and sinks is None:
+        grouped = query.shape[1] != key.shape[1]
+        out = F.scaled_dot_product_attention(
+            query, key, value, mask, dropout, scale=scale, enable_gqa=grouped
+        )
+        return out.transpose(1, 2).contiguous()
+    key, value = (each.repeat_interleave(query.shape[1] // each.shape[1], 1) for each in (key, value))
+    scores = (query @ key.mT).float() * (query.shape[3] ** -0.5 if scale is None else scale)
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+    if sinks is not None:
+        beside = sinks.float().view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        scores = torch.cat((scores, beside), 3)
+    weights = torch.softmax(scores, 3)[..., : key.shape[2]]
+    # A query that sees no key has no weights.
+    weights = F.dropout(weights.nan_to_num(0.0), dropout).to(query.dtype)
+    return (weights @ value).transpose(1, 2).contiguous()
 
 
 def _rows(mask: torch.Tensor, of_two_dimensions: Any, length: int, keys: int, causal: bool) -> Any:

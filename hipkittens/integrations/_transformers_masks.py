@@ -7,6 +7,8 @@ bool (batch, 1, 1, keys)       True where a key takes part; behind `queries` suc
                                causal: the last query that takes part stands at the last key that does
 int32 (batch, 1, 1, tokens)    the sequence each token belongs to; sequences lie one after the other
 
+Patterns that no kernel has become Transformers' own mask for PyTorch's attention, bool (batch, 1, queries, keys).
+
 Four dimensions, because `generate` hands what it got for a static cache to the model, which makes a mask of it once more
 unless it has four. Nothing of size queries x keys is made, and nothing is copied to the host more than once per forward pass.
 """
@@ -47,6 +49,10 @@ _PACKED = _code_of_inner("packed_sequence_mask_function", None)
 _REMAPPED = _code_of_inner("remap_positions_for_packed_sequence", None, None)
 
 
+class WithoutKernel(NotImplementedError):
+    """Why attention goes on to PyTorch. The text names no sizes, so that it is said once."""
+
+
 @dataclass
 class _Meaning:
     causal: bool = False
@@ -54,7 +60,7 @@ class _Meaning:
 
 
 def _understand(mask_function: Callable, meaning: _Meaning) -> None:
-    """Adds what mask_function says to `meaning`; NotImplementedError where the kernels cannot say it."""
+    """Adds what mask_function says to `meaning`; WithoutKernel where the kernels cannot say it."""
     if any(mask_function is bare for bare in _BARE):
         meaning.causal |= mask_function is masking_utils.causal_mask_function
     else:
@@ -77,9 +83,9 @@ def _understand_closure(mask_function: Callable, meaning: _Meaning) -> None:
         if code is _PACKED:
             meaning.sequences = held["packed_sequence_mask"]
         return
-    raise NotImplementedError(
-        f"{WHERE}: the model's mask has the pattern {getattr(mask_function, '__qualname__', mask_function)!r}; the kernels "
-        'have causal, bidirectional and sliding-window masks, padding and packed sequences. Use attn_implementation="sdpa"'
+    raise WithoutKernel(
+        f"the model's mask has the pattern {getattr(mask_function, '__qualname__', mask_function)!r}; kernels have causal, bidirectional "
+        "and sliding-window masks, padding and packed sequences"
     )
 
 
@@ -92,17 +98,35 @@ def key_mask(
     q_length: int | None = None,
     q_offset: int | torch.Tensor = 0,
     cache_position: torch.Tensor | None = None,
-    **_options: Any,
+    **options: Any,
 ) -> torch.Tensor | None:
     """The mask that AttentionMaskInterface hands to the attention function; None where nothing is hidden.
 
     Transformers 4 says where the queries stand by cache_position, Transformers 5 by q_length and q_offset. Keys of a
-    static cache that nobody has written yet are hidden. Raises NotImplementedError for patterns that have no kernel
-    (chunks, blocks, a model's own functions).
+    static cache that nobody has written yet are hidden. For patterns that have no kernel (chunks, blocks, a model's own functions) the
+    mask is that of Transformers' "sdpa"; under torch.compile they raise NotImplementedError.
     """
     compiling = torch.compiler.is_compiling()
     meaning = _Meaning()
-    _understand(mask_function, meaning)
+    try:
+        _understand(mask_function, meaning)
+    except WithoutKernel as reason:
+        if compiling:
+            raise NotImplementedError(
+                f'{WHERE}: {reason}, and none is looked for under torch.compile. Use attn_implementation="sdpa"'
+            ) from None
+        place = {"cache_position": cache_position}
+        if cache_position is None:
+            place = {"q_length": q_length, "q_offset": q_offset}
+        return masking_utils.sdpa_mask(
+            batch_size=batch_size,
+            kv_length=kv_length,
+            kv_offset=kv_offset,
+            mask_function=mask_function,
+            attention_mask=None if attention_mask is None else attention_mask.bool(),
+            **place,
+            **options | {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False},
+        )
     if meaning.sequences is not None:
         # Transformers looks for packed sequences only where there is neither a mask nor a cache.
         sequences = meaning.sequences
@@ -254,21 +278,22 @@ def _packed(begins: torch.Tensor) -> Packed:
     return Packed(pad(flat.nonzero().flatten(), (0, 1), value=flat.shape[0]).to(torch.int32))
 
 
-def dense(mask: torch.Tensor, length: int, keys: int, window: int | None) -> Dense:
+def dense(mask: torch.Tensor, length: int, keys: int, window: int | None) -> Dense | WithoutKernel:
     """What a mask of (batch, 1, queries or 1, keys) says, of bool (True: takes part) or added to the scores.
 
-    It looks at every element. NotImplementedError unless it hides the same keys from all queries, beside those behind a
-    diagonal or outside the window.
+    It looks at every element. WithoutKernel is the result unless it hides the same keys from all queries, beside those behind a diagonal or outside the
+    window.
     """
     if torch.compiler.is_compiling():
         raise NotImplementedError(
             f"{WHERE}: attention_mask has shape {tuple(mask.shape)} under torch.compile; its elements have to be looked at. "
             "Pass the mask of keys, (batch, keys)"
         )
-    if mask.shape[1] != 1 or mask.shape[2] not in (1, length):
-        raise NotImplementedError(
-            f"{WHERE}: attention_mask has shape {tuple(mask.shape)}; no kernel takes a mask of its own for each head. "
-            'Use attn_implementation="sdpa"'
+    if mask.shape[1] != 1:
+        return WithoutKernel("attention_mask has a mask of its own for each head")
+    if mask.shape[2] not in (1, length):
+        raise ValueError(
+            f"{WHERE}: attention_mask has shape {tuple(mask.shape)} for {length} queries; its third size must be 1 or that"
         )
     mask = mask[:, 0, :, :keys]
     if mask.dtype == torch.bool:
@@ -278,9 +303,8 @@ def dense(mask: torch.Tensor, length: int, keys: int, window: int | None) -> Den
     else:
         visible = mask == 0
         if not bool((visible | (mask <= HIDDEN_AT_MOST)).all()):
-            raise NotImplementedError(
-                f"{WHERE}: attention_mask adds values other than 0 and the smallest {mask.dtype} to the scores; no kernel "
-                'takes a bias. Use attn_implementation="sdpa"'
+            return WithoutKernel(
+                f"attention_mask adds values other than 0 and the smallest {mask.dtype} to the scores"
             )
     visible = visible.expand(-1, length, -1)
     kept_k = visible.any(1)
@@ -299,7 +323,4 @@ def dense(mask: torch.Tensor, length: int, keys: int, window: int | None) -> Den
             rows = slice(None) if kept_q is None else kept_q
             if torch.equal(visible[rows], (kept_k[:, None] & shape)[rows]):
                 return Dense(causal, windowed, rows_of_mask(kept_k, length, keys, kept_q is not None))
-    raise NotImplementedError(
-        f"{WHERE}: attention_mask of shape {(mask.shape[0], 1, length, keys)} is neither causal nor the same for all queries; "
-        'no kernel takes it. Use attn_implementation="sdpa"'
-    )
+    return WithoutKernel("attention_mask is neither causal nor the same for all queries")

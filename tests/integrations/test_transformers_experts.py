@@ -96,7 +96,7 @@ def test_models(name):
     experts = [each for each, _ in model.named_parameters() if ".experts." in each]
     assert experts and all(each in ours for each in experts)
     ours = {each: value for each, value in ours.items() if each in reference}
-    assert tiny_models.within_bar(tiny_models.worst_ratios(ours, theirs, reference))
+    assert tiny_models.within_bar(tiny_models.worst_ratios(tiny_models.comparisons(ours, theirs, reference)))
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """What attn_implementation="hipkittens" understands of masks, and what it refuses by name."""
 
+import functools
+import logging
 import types
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from transformers import masking_utils
 
+from hipkittens import _log
 from hipkittens.integrations import _transformers_masks as masks
 from hipkittens.integrations.transformers import attention_forward, key_mask
 
@@ -83,18 +86,56 @@ def test_a_mask_of_keys_in_two_and_in_four_dimensions():
     close(attention_forward(MODULE, q, k, v, nothing)[0], torch.zeros(BATCH, LENGTH, HEADS, SIZE).double())
 
 
+PATTERN = torch.ones(BATCH, 1, LENGTH, KEYS).bool().triu()
+BIAS = torch.rand(BATCH, 1, LENGTH, KEYS, generator=torch.Generator().manual_seed(4))
+OF_HEADS = torch.rand(BATCH, HEADS, LENGTH, KEYS, generator=torch.Generator().manual_seed(5)) < 0.6
+
+
+def lines(caplog):
+    return [record.message for record in caplog.records if record.name == "hipkittens"]
+
+
+@pytest.mark.parametrize("scores", [{}, {"softcap": 3.0}, {"s_aux": torch.linspace(-1, 2, HEADS)}], ids=str)
 @pytest.mark.parametrize(
-    "mask, error, text",
+    "mask, reason",
     [
-        (torch.ones(BATCH, HEADS, LENGTH, KEYS, dtype=torch.bool), NotImplementedError, "for each head"),
-        (torch.rand(BATCH, 1, LENGTH, KEYS), NotImplementedError, "no kernel takes a bias"),
-        (torch.ones(BATCH, 1, LENGTH, KEYS).bool().triu(), NotImplementedError, "neither causal nor"),
-        (torch.ones(BATCH, 5), ValueError, r"shape \(2, 5\) for 9 queries and 13 keys"),
+        (OF_HEADS, "attention_mask has a mask of its own for each head"),
+        (BIAS, "attention_mask adds values other than 0 and the smallest torch.float32 to the scores"),
+        (PATTERN, "attention_mask is neither causal nor the same for all queries"),
     ],
 )
-def test_masks_without_a_kernel(mask, error, text):
-    with pytest.raises(error, match=text):
-        attention_forward(MODULE, *tensors(), mask)
+def test_masks_without_a_kernel_go_on_to_pytorch(monkeypatch, caplog, mask, reason, scores):
+    """Said once, however many layers there are; and right, with gradients."""
+    monkeypatch.setattr(_log, "once", functools.cache(_log.once.__wrapped__))
+    q, k, v = (each.requires_grad_() for each in tensors())
+    with caplog.at_level(logging.WARNING, "hipkittens"):
+        for _ in range(3):
+            out, weights = attention_forward(MODULE, q, k, v, mask, **scores)
+    assert weights is None and lines(caplog) == [
+        f'attn_implementation="hipkittens" goes on to PyTorch: {reason}'
+    ]
+    exact = [each.detach().double().requires_grad_() for each in (q, k, v)]
+    keys, values = (each.repeat_interleave(2, 1) for each in exact[1:])
+    logits = exact[0] @ keys.mT / SIZE**0.5
+    if "softcap" in scores:
+        logits = 3 * torch.tanh(logits / 3)
+    logits = logits.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else logits + mask.double()
+    beside = scores.get("s_aux", torch.full((HEADS,), float("-inf"))).double().view(1, -1, 1, 1)
+    beside = beside.expand(BATCH, HEADS, LENGTH, 1)
+    shares = torch.cat((logits, beside), 3).softmax(3)[..., :KEYS].nan_to_num(0)
+    wanted = (shares @ values).transpose(1, 2)
+    close(out, wanted)
+    step = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(6)).bfloat16()
+    found = torch.autograd.grad(out, (q, k, v), step)
+    for ours, right in zip(found, torch.autograd.grad(wanted, exact, step.double()), strict=True):
+        torch.testing.assert_close(ours.double(), right, rtol=0.03, atol=0.03)
+
+
+def test_masks_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"shape \(2, 5\) for 9 queries and 13 keys"):
+        attention_forward(MODULE, *tensors(), torch.ones(BATCH, 5))
+    with pytest.raises(ValueError, match=r"shape \(2, 1, 4, 13\) for 9 queries; its third size"):
+        attention_forward(MODULE, *tensors(), torch.ones(BATCH, 1, 4, KEYS).bool())
 
 
 @pytest.mark.parametrize(
@@ -110,15 +151,47 @@ def test_options_without_a_kernel(option, text):
         attention_forward(MODULE, *tensors(), None, **option)
 
 
-def test_patterns_without_a_kernel():
-    sizes = {"batch_size": 2, "kv_length": 8, "q_length": 8, "cache_position": torch.arange(8)}
-    chunked = masking_utils.chunked_causal_mask_function(4, torch.zeros(2, dtype=torch.long))
-    blocks = masking_utils.or_masks(masking_utils.causal_mask_function, lambda b, h, q, k: k < 3)
-    for function in (chunked, blocks):
-        with pytest.raises(NotImplementedError, match="the model's mask has the pattern"):
-            key_mask(mask_function=function, **sizes)
+def place_of(queries, keys):
+    """Of the last queries, as this Transformers says it."""
+    if tiny_models.TRANSFORMERS_5:
+        return {"q_length": queries, "q_offset": keys - queries}
+    return {"cache_position": torch.arange(keys - queries, keys)}
+
+
+def chunks(batch, head, query, key):
+    return (query // 4 == key // 4) & (key <= query)
+
+
+def test_patterns_without_a_kernel_are_masks_for_pytorch(caplog):
+    """Chunks, with padding: every element; of one query they hide keys as padding does, and of a short prompt nothing: those have kernels."""
+    padding = torch.ones(BATCH, KEYS, dtype=torch.long)
+    padding[0, :2] = 0
+    sizes = {"batch_size": BATCH, "mask_function": chunks, "attention_mask": padding}
+    seen = (torch.arange(KEYS)[:, None] // 4 == torch.arange(KEYS) // 4).tril() & padding.bool()[
+        :, None, None
+    ]
+    for queries, reasons in ((LENGTH, 1), (1, 1)):
+        mask = key_mask(kv_length=KEYS, **place_of(queries, KEYS), **sizes)
+        assert torch.equal(mask, seen[:, :, -queries:])
+        q, k, v = tensors(queries)
+        with caplog.at_level(logging.WARNING, "hipkittens"):
+            _log.once.cache_clear()
+            close(attention_forward(MODULE, q, k, v, mask)[0], expected(q, k, v, mask))
+        assert len(lines(caplog)) == reasons  # the second has a kernel
+    first = {"batch_size": BATCH, "mask_function": chunks, "kv_length": 4, **place_of(4, 4)}
+    q, k, v = tensors(4, 4)
+    close(attention_forward(MODULE, q, k, v, key_mask(**first))[0], expected(q, k, v, structure(4, 4, True)))
+    assert len(lines(caplog)) == 1
     window = masking_utils.sliding_window_causal_mask_function(4)
-    assert key_mask(mask_function=window, **sizes) is None
+    assert key_mask(batch_size=2, kv_length=8, mask_function=window, **place_of(8, 8)) is None
+
+
+def test_patterns_without_a_kernel_are_refused_under_torch_compile(monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    with pytest.raises(
+        NotImplementedError, match=r"the model's mask has the pattern 'chunks'.* under torch\.compile"
+    ):
+        key_mask(batch_size=2, kv_length=8, mask_function=chunks, **place_of(8, 8))
 
 
 def test_rows_are_found_once_for_all_layers(monkeypatch):

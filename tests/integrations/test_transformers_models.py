@@ -10,12 +10,12 @@ import hipkittens
 import hipkittens.integrations.transformers
 
 TARGETS = ("gfx942", "gfx950")
-PATCHED_PARTS = {"llama": 27, "qwen2": 27, "qwen3": 31, "gemma": 27, "gemma3": 32, "mistral": 27, "bart": 27}
+PATCHED_PARTS = {"llama": 27, "qwen2": 27, "qwen3": 31, "gemma": 27, "gemma3": 35, "mistral": 27, "bart": 27}
 PATCHED_PARTS["bert"] = 22 if tiny_models.TRANSFORMERS_5 else 20
 
 
-def inputs_of(name, side=None):
-    inputs = {"input_ids": tiny_models.tokens()}
+def inputs_of(name, side=None, seed=1):
+    inputs = {"input_ids": tiny_models.tokens(seed=seed)}
     kept = None
     if side is not None:
         kept = inputs["attention_mask"] = tiny_models.padding(side)
@@ -25,16 +25,25 @@ def inputs_of(name, side=None):
     return inputs, kept
 
 
-def check(name, side, target):
+def draw(name, side, target, seed):
     model = tiny_models.make(name)
-    inputs, kept = inputs_of(name, side)
+    inputs, kept = inputs_of(name, side, seed)
     reference = tiny_models.run(tiny_models.twin_in_float64(model), inputs, kept)
     theirs = tiny_models.runs_of_torch(model, inputs, kept)
     with hipkittens.simulate(target, threads=1), hipkittens.patched(model, linear=True) as report:
         ours = tiny_models.run(model, inputs, kept)
     assert len(report.replaced) == PATCHED_PARTS[name], str(report)
-    ratios = tiny_models.worst_ratios(ours, theirs, reference)
+    return tiny_models.comparisons(ours, theirs, reference)
+
+
+def check(name, side, target):
+    draws = [draw(name, side, target, 1)]
+    ratios = tiny_models.worst_ratios(*draws)
     print(f"{name} {side} {target}: {ratios}")
+    if tiny_models.missed_by_one_error(ratios):
+        draws += [draw(name, side, target, seed) for seed in range(2, 9)]
+        ratios = tiny_models.worst_ratios(*draws)
+        print(f"{name} {side} {target}: of eight draws {ratios}")
     assert tiny_models.within_bar(ratios)
 
 
@@ -70,7 +79,9 @@ def test_the_bar_sees_a_wrong_window():
     model.config.sliding_window = 9
     with hipkittens.patched(model):
         ours = tiny_models.run(model, inputs)
-    assert not tiny_models.within_bar(tiny_models.worst_ratios(ours, theirs, reference))
+    assert not tiny_models.within_bar(
+        tiny_models.worst_ratios(tiny_models.comparisons(ours, theirs, reference))
+    )
 
 
 def test_packed_sequences_are_those_apart():

@@ -7,7 +7,7 @@ import re
 import torch
 import transformers
 
-from hipkittens._accuracy import BAR, compare
+from hipkittens._accuracy import BAR, compare, mean_of
 
 BF16 = torch.bfloat16
 VOCABULARY = 61
@@ -165,21 +165,32 @@ def _with_biases(results):
     return together
 
 
-def worst_ratios(ours, runs_of_torch, reference):
-    """The largest ratio of our error to PyTorch's over logits and gradients: (max, RMS, where).
+def comparisons(ours, runs_of_torch, reference):
+    """By name of the logits and of each gradient: our errors beside those of each of PyTorch's runs.
 
-    PyTorch's is the larger error of its runs, which sum in different orders. A bias counts as one more column of its weight:
-    that of a key projection has the gradient 0, whatever is rounded. A layer's experts count as one tensor, as the grouped
-    products have them: of a few tokens each, the largest error of one is a matter of chance.
+    A bias counts as one more column of its weight: that of a key projection has the gradient 0, whatever is rounded. A layer's
+    experts count as one tensor, as the grouped products have them: of a few tokens each, the largest error of one is a matter of
+    chance.
     """
     ours, reference = _compared(ours), _compared(reference)
-    worst = (0.0, 0.0, "")
-    for name, expected in reference.items():
-        expected = expected.double()
-        compared = [
-            compare(ours[name], _compared(theirs)[name], expected, expected.abs().max().item())
-            for theirs in runs_of_torch
+    runs = [_compared(theirs) for theirs in runs_of_torch]
+    return {
+        name: [
+            compare(ours[name], theirs[name], expected.double(), expected.double().abs().max().item())
+            for theirs in runs
         ]
+        for name, expected in reference.items()
+    }
+
+
+def worst_ratios(*draws):
+    """Of `comparisons` of one or several draws: the largest ratio of our error to PyTorch's, (max, RMS, where).
+
+    PyTorch's is the larger error of its runs, which sum in different orders.
+    """
+    worst = (0.0, 0.0, "")
+    for name in draws[0]:
+        compared = [mean_of(of_a_run) for of_a_run in zip(*(draw[name] for draw in draws), strict=True)]
         ratios = min(each.ratio_max for each in compared), min(each.ratio_rms for each in compared)
         if max(ratios) > max(worst[:2]):
             worst = (*ratios, name)
@@ -199,3 +210,8 @@ def runs_of_torch(model, inputs, kept=None):
 
 def within_bar(ratios):
     return max(ratios[:2]) <= BAR
+
+
+def missed_by_one_error(ratios):
+    """As benchmarks/parity.py has it: the largest of a few rounding errors is a matter of chance, which eight draws show."""
+    return BAR < ratios[0] < 2 * BAR and ratios[1] <= BAR
