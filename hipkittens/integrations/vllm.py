@@ -1,42 +1,57 @@
 # SPDX-License-Identifier: MIT
-"""vLLM's RMSNorm and RotaryEmbedding on hipkittens, as a general plugin of vLLM's named hipkittens:
+"""vLLM's attention, experts, RMSNorm and RotaryEmbedding on hipkittens, as a general plugin of vLLM's named hipkittens:
 
-    VLLM_PLUGINS=hipkittens vllm serve MODEL --compilation-config '{"custom_ops": ["+rms_norm", "+rotary_embedding"]}'
+    VLLM_PLUGINS=hipkittens vllm serve MODEL --attention-backend CUSTOM \\
+        --compilation-config '{"custom_ops": ["+rms_norm", "+rotary_embedding", "+unquantized_fused_moe"]}'
 
 vLLM runs every general plugin that is installed unless VLLM_PLUGINS lists some. This one does nothing unless it is listed there: to have
 the package installed changes no vLLM. Programs may call `register` themselves instead. vLLM calls custom operators only where they are
 enabled, as above.
 
-There is **no attention backend** (AttentionBackendEnum.CUSTOM) yet: `hipkittens.attention_paged` reads vLLM's caches, and the classes
-around it that vLLM asks for are not written. What its Qwen3-Next decodes with is in `vllm_delta_rule`.
+The attention backend, of `vllm_attention`, is registered as AttentionBackendEnum.CUSTOM unless another plugin is, and computes where vLLM
+is told to take that. Experts are those of `vllm_experts`. Under VLLM_BATCH_INVARIANT `hipkittens.set_batch_invariant` is on. What vLLM's
+Qwen3-Next decodes with is in `vllm_delta_rule`.
 
-Written against vllm/model_executor/custom_op.py, layers/layernorm.py and layers/rotary_embedding/base.py
-(github.com/vllm-project/vllm, of 2026), and tested against stubs of them. **It has not run with vLLM itself.**
+Written against vLLM 0.33.0, whose own classes run with it in the simulator (tests/oracles/test_vllm_layers.py). **It has never run in a
+vLLM server on a GPU.**
 """
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from .._log import log
+from ..batch_invariance import set_batch_invariant
 from ..norm import rms_norm
 from ..rotary import rotary, rotary_qk
 
+_ATTENTION = "hipkittens.integrations.vllm_attention.HipKittensAttentionBackend"
+_TARGETS = ((9, 4), (9, 5))  # what ROCm's torch says of gfx942 and of gfx950
 _registered = False
+
+
+def is_of_targets(capability: Any) -> bool:
+    """Of vLLM's DeviceCapability; None is that of a platform that has none, and a CPU is simulated."""
+    return capability is None or (capability.major, capability.minor) in _TARGETS
 
 
 def plugin() -> None:
     """What vLLM calls in each of its processes: `register`, if VLLM_PLUGINS names hipkittens."""
     if "hipkittens" in [name.strip() for name in os.environ.get("VLLM_PLUGINS", "").split(",")]:
-        log.info("vLLM's RMSNorm and RotaryEmbedding are hipkittens', which has not run with vLLM itself")
+        log.info(
+            "vLLM's CUSTOM attention, RMSNorm, RotaryEmbedding and experts are hipkittens', which have not run in a vLLM server"
+        )
         register()
 
 
 def register() -> None:
-    """Replaces both classes for every model built from now on in this process. Repeated calls do nothing more."""
+    """Replaces the classes for every model built from now on in this process, and registers the attention backend. Repeated calls do
+    nothing more."""
     global _registered
     if _registered:
         return
+    _register_attention()
     from vllm.model_executor.custom_op import CustomOp
     from vllm.model_executor.layers.layernorm import RMSNorm
     from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding
@@ -75,4 +90,23 @@ def register() -> None:
 
         forward_hip = forward_cpu = forward_oot = forward_cuda
 
+    # register_oot names operators by their classes; "+rms_norm" and "+rotary_embedding" are to enable ours, as they do vLLM's.
+    HipKittensRMSNorm.name, HipKittensRotaryEmbedding.name = RMSNorm.name, RotaryEmbedding.name
+    from .vllm_experts import register as register_experts
+
+    register_experts()
     _registered = True
+
+
+def _register_attention() -> None:
+    """By its path, as vLLM wants it: the module is imported when vLLM takes the backend."""
+    from vllm import envs
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+    backend = AttentionBackendEnum.CUSTOM
+    if backend.is_overridden():
+        log.warning("vLLM's CUSTOM attention backend is already %s, and stays it", backend.get_path())
+    else:
+        register_backend(backend, _ATTENTION)
+    if envs.VLLM_BATCH_INVARIANT:
+        set_batch_invariant(True)

@@ -3,7 +3,7 @@
 
 Megatron Core   https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/transformer/dot_product_attention.py
 TorchTitan      https://github.com/pytorch/torchtitan/blob/main/torchtitan/overrides/README.md
-vLLM            https://github.com/vllm-project/vllm/blob/main/vllm/model_executor/custom_op.py
+vLLM            https://github.com/vllm-project/vllm/blob/main/vllm/model_executor/custom_op.py and v1/attention/backend.py
 SGLang          https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/plugins/hook_registry.py
 """
 
@@ -123,7 +123,7 @@ def vllm(monkeypatch):
         def register_oot(cls, name):
             def decorator(kind):
                 assert name not in replaced, f"Duplicate op name: {name}"
-                replaced[name] = kind
+                replaced[name], kind.name = kind, name
                 return kind
 
             return decorator
@@ -135,6 +135,8 @@ def vllm(monkeypatch):
             return self.forward_cuda(*args, **kwargs)
 
     class RMSNorm(CustomOp):
+        name = "rms_norm"
+
         def __init__(self, hidden_size, eps=1e-6, var_hidden_size=None, has_weight=True, dtype=None):
             super().__init__()
             self.variance_epsilon, self.has_weight = eps, has_weight
@@ -149,6 +151,8 @@ def vllm(monkeypatch):
             return out if residual is None else (out, wide.to(x.dtype))
 
     class RotaryEmbedding(CustomOp):
+        name = "rotary_embedding"
+
         def __init__(self, head_size, rotary_dim, max_position_embeddings, base, is_neox_style, dtype):
             super().__init__()
             self.head_size, self.rotary_dim, self.is_neox_style = head_size, rotary_dim, is_neox_style
@@ -173,6 +177,10 @@ def vllm(monkeypatch):
 
             return turn(query), None if key is None else turn(key)
 
+    # It has seen another test's stubs.
+    monkeypatch.delitem(sys.modules, "hipkittens.integrations.vllm_experts", raising=False)
+    vllm_attention(monkeypatch)
+    vllm_experts(monkeypatch, CustomOp)
     install(
         monkeypatch,
         module("vllm.model_executor.custom_op", CustomOp=CustomOp),
@@ -180,6 +188,103 @@ def vllm(monkeypatch):
         module("vllm.model_executor.layers.rotary_embedding", RotaryEmbedding=RotaryEmbedding),
     )
     return replaced, RMSNorm, RotaryEmbedding
+
+
+def vllm_attention(monkeypatch, **switches):
+    """Returns the paths of the backends that are registered. switches: of vllm.envs."""
+    registered = {}
+
+    class AttentionBackendEnum(enum.Enum):
+        CUSTOM = None
+
+        def is_overridden(self):
+            return self in registered
+
+        def get_path(self):
+            return registered[self]
+
+    class Generic:
+        def __class_getitem__(cls, of):
+            return cls
+
+    class AttentionMetadataBuilder(Generic):
+        def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
+            self.kv_cache_spec = kv_cache_spec
+
+    class AttentionType(str, enum.Enum):
+        DECODER, ENCODER, ENCODER_ONLY, ENCODER_DECODER = (
+            "decoder",
+            "encoder",
+            "encoder_only",
+            "encoder_decoder",
+        )
+
+    install(
+        monkeypatch,
+        module("vllm.envs", **({"VLLM_BATCH_INVARIANT": False} | switches)),
+        module(
+            "vllm.v1.attention.backends.registry",
+            AttentionBackendEnum=AttentionBackendEnum,
+            register_backend=registered.__setitem__,
+        ),
+        module(
+            "vllm.v1.attention.backend",
+            AttentionBackend=type("AttentionBackend", (), {}),
+            AttentionCGSupport=enum.Enum("AttentionCGSupport", ["UNIFORM_BATCH"]),
+            AttentionImpl=type("AttentionImpl", (Generic,), {}),
+            AttentionMetadata=type("AttentionMetadata", (), {}),
+            AttentionMetadataBuilder=AttentionMetadataBuilder,
+            AttentionType=AttentionType,
+            MultipleOf=dataclasses.make_dataclass("MultipleOf", ["base"]),
+        ),
+    )
+    return registered
+
+
+def vllm_experts(monkeypatch, custom_op):
+    """As much as importing the integration and registering it take, and the choice of experts."""
+    package = "vllm.model_executor.layers.fused_moe"
+    gates = {
+        "SILU": "silu",
+        "GELU": "gelu",
+        "GELU_TANH": "gelu_tanh",
+        "SWIGLUOAI": "swigluoai",
+        "RELU2": "relu2",
+    }
+    activations = enum.Enum("MoEActivation", gates)
+
+    class FusedMoEExpertsModular:
+        @staticmethod
+        def is_supported_config(cls, moe_config, *others):
+            return cls._supports_activation(moe_config.activation), None
+
+    class UnquantizedFusedMoEMethod(custom_op):
+        name = "unquantized_fused_moe"
+
+        def __init__(self, moe):
+            super().__init__()
+            self.unquantized_backend = self.experts_cls = "vLLM's"
+
+        def enabled(self):
+            return f"+{self.name}" in self.custom_ops
+
+        custom_ops = ("+unquantized_fused_moe",)
+
+    install(
+        monkeypatch,
+        module("vllm.platforms", current_platform=types.SimpleNamespace(get_device_capability=lambda: None)),
+        module(f"{package}.activation", MoEActivation=activations),
+        module(
+            f"{package}.modular_kernel",
+            FusedMoEActivationFormat=enum.Enum("FusedMoEActivationFormat", ["Standard"]),
+            FusedMoEExpertsModular=FusedMoEExpertsModular,
+        ),
+        module(f"{package}.oracle.unquantized", UnquantizedMoeBackend=enum.Enum("Backend", ["TRITON"])),
+        module(f"{package}.topk_weight_and_reduce", TopKWeightAndReduceNoOP=type("NoOP", (), {})),
+        module(
+            f"{package}.unquantized_fused_moe_method", UnquantizedFusedMoEMethod=UnquantizedFusedMoEMethod
+        ),
+    )
 
 
 def sglang(monkeypatch):

@@ -143,7 +143,12 @@ def test_vllm_rms_norm_and_rotary(monkeypatch, load):
     monkeypatch.setenv("VLLM_PLUGINS", "other, hipkittens")
     integration.plugin()
     integration.register()
-    assert set(replaced) == {"RMSNorm", "RotaryEmbedding"}
+    assert set(replaced) == {"RMSNorm", "RotaryEmbedding", "UnquantizedFusedMoEMethod"}
+    assert {each.name for each in replaced.values()} == {
+        "rms_norm",
+        "rotary_embedding",
+        "unquantized_fused_moe",
+    }
     norm = rms_norm(64, eps=0.1, dtype=BF16)
     assert type(norm) is replaced["RMSNorm"]
     x, residual = draw(6, 64), draw(6, 64, seed=1)

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: MIT
+"""vLLM where `./run test --slow` installs it, in a folder of its own with what its Python imports, and processes that import it from there
+with the Transformers 5 of .venv/hub_packages: this process has Transformers 4.
+
+vLLM's wheel is for NVIDIA GPUs and is not asked for one: without its extensions, which do not load here, its platform is UnspecifiedPlatform,
+for which a layer calls its attention backend directly. Nothing of vLLM is stubbed or changed.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from tests.oracles.packages_apart import versions
+
+PACKAGES = Path(sys.prefix) / "vllm_packages"
+TRANSFORMERS_5 = Path(sys.prefix) / "hub_packages"
+VERSION = "0.33.0"
+
+
+def missing() -> str:
+    """What has to be installed, or ""."""
+    if versions(PACKAGES).get("vllm") != VERSION:
+        return f"vllm {VERSION} is not in {PACKAGES}: ./run test --slow installs it and what it imports"
+    if not (TRANSFORMERS_5 / "transformers").is_dir():
+        return f"Transformers 5 is not in {TRANSFORMERS_5}: ./run test installs it"
+    return ""
+
+
+def prepare() -> None:
+    """In a process of its own: vLLM can be imported, says errors alone, and takes hipkittens' plugin."""
+    sys.path[:0] = [str(PACKAGES), str(TRANSFORMERS_5)]
+    os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_PLUGINS": "hipkittens", "HF_HUB_OFFLINE": "1"}
+
+
+def process() -> ProcessPoolExecutor:
+    """One that is prepared."""
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), prepare)
