@@ -67,6 +67,12 @@ def test_what_a_run_counts(elsewhere, monkeypatch):
     )
 
 
+def test_of_many_names_a_cell_has_the_first(tool):
+    names = [f"test_{number}" for number in range(9)]
+    assert tool.some(names[:6]) == "<br>".join(f"`{name}`" for name in names[:6])
+    assert tool.some(names) == "<br>".join([*(f"`{name}`" for name in names[:5]), "and 4 others"])
+
+
 def test_an_unknown_client_is_refused(elsewhere, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["foreign_programs.py", "Another"])
     with pytest.raises(SystemExit, match="no client Another; there are Some"):

@@ -31,7 +31,8 @@ RESULTS = ORACLES / "foreign_programs.json"
 HEAD = """# Foreign programs
 
 Compilers, libraries of kernels and programs of other people on the simulated GPUs, each as its wheel has it: what they launch was written,
-and mostly compiled, by nobody here. `python tools/foreign_programs.py` runs their tests and writes this page from the results,
+and mostly compiled, by nobody here. In the rows with *on hipkittens* it is the other way round: tests or layers of theirs call our kernels by the
+names of theirs. `python tools/foreign_programs.py` runs their tests and writes this page from the results,
 `tests/oracles/foreign_programs.json`: every number counts cases of a run. **Everything is simulated.** AITER's compiled kernels are on a
 page of their own, [Foreign kernels](foreign_kernels.md).
 
@@ -52,11 +53,14 @@ class Client:
     tests: tuple[str, ...]
     distributions: tuple[str, ...]
     folder: str | None = None  # below the environment, where ./run installs what cannot be beside the rest
+    in_place: bool = False  # what is in the folder is imported in place of what is installed
 
 
+TRITON = ("test_triton.py", "test_triton_benchmark.py")
 CLIENTS = (
     Client("HIP programs, compiled by clang as hipcc does", ("test_hip_program.py",), ("ziglang",)),
-    Client("Triton", ("test_triton.py", "test_triton_benchmark.py"), ("triton",)),
+    Client("Triton", TRITON, ("triton",)),
+    *(Client(f"Triton {version}", TRITON, ("triton",), f"triton_{version}_packages", in_place=True) for version in ("3.8.0", "3.9.0")),
     Client(
         "Liger-Kernel", ("test_liger.py", "test_liger_operators.py", "test_rocm_answers.py::test_liger"), ("liger-kernel", "triton"),
     ),
@@ -68,11 +72,24 @@ CLIENTS = (
     Client(
         "flash-linear-attention", ("test_fla.py", "test_fla_operators.py"), ("fla-core", "einops"), "fla_packages",
     ),
+    Client(
+        "flash-attn's test_flash_attn_kvcache on hipkittens.flash_attn", ("test_flash_attn_kvcache.py",), ("flash-attn",),
+        "flash_attn_packages/flash_attn-2.8.3",
+    ),
+    Client(
+        "FlashMLA's tests of decoding, of its repository of April 2026, on hipkittens.integrations.flash_mla", ("test_flash_mla_decoding.py",),
+        (),
+    ),
+    Client(
+        "vLLM's layers, with the batches of its tests of attention, on hipkittens",
+        ("test_vllm_attention.py", "test_vllm_layers.py", "test_vllm_experts.py"), ("vllm",), "vllm_packages",
+    ),
     Client("IREE", ("test_iree.py",), ("iree-base-compiler", "iree-base-runtime"), "iree_packages"),
     Client("FlyDSL, with its repository's examples and MoE tests of August 2026", ("test_flydsl.py",), ("flydsl",), "flydsl_packages"),
     Client("Mojo", ("test_mojo.py",), ("mojo-compiler", "max-core", "max-mojo-libs"), "mojo_packages"),
     Client("AMD's Python bindings of HIP", ("test_rocm_bindings.py",), ("rocm-bindings-hip",), "rocm_packages"),
 )  # fmt: skip
+MOST_SHOWN = 6
 RIGHT, WRONG, SKIPPED, THEIRS = "right", "wrong", "skipped", "the client's: "
 
 
@@ -95,10 +112,11 @@ def result(case: slow_tests.Case) -> str:
 def run(client: Client) -> dict:
     """Every test of it, those that are not slow too."""
     found = {}
+    packages = Path(sys.prefix) / client.folder if client.folder and client.in_place else None
     for place in client.tests:
         file, _, beginning = place.partition("::")
         chosen = ["-k", beginning] if beginning else []
-        for case in slow_tests.cases(str(ORACLES / file), ["-o", "addopts=", *chosen]):
+        for case in slow_tests.cases(str(ORACLES / file), ["-o", "addopts=", *chosen], packages):
             if case.name.startswith(beginning) or case.outcome == "failed":
                 found[f"{file}::{case.name}"] = result(case)
     return {"date": datetime.date.today().isoformat(), "versions": versions(client), "cases": found}
@@ -113,6 +131,13 @@ def target_of(case: str) -> str:
 def counts(outcomes: Sequence[str]) -> str:
     theirs = sum(each.startswith(THEIRS) for each in outcomes)
     return f"{len(outcomes) - outcomes.count(SKIPPED)} / {outcomes.count(RIGHT)} / {theirs}"
+
+
+def some(cases: Sequence[str]) -> str:
+    """Names of cases in a cell, the first ones of many: the results have all of them."""
+    shown = cases if len(cases) <= MOST_SHOWN else cases[: MOST_SHOWN - 1]
+    others = [f"and {len(cases) - len(shown)} others"] if len(shown) < len(cases) else []
+    return "<br>".join([*(f"`{case}`" for case in shown), *others])
 
 
 def text(results: Mapping[str, dict]) -> str:
@@ -139,9 +164,7 @@ def text(results: Mapping[str, dict]) -> str:
         for case, outcome in cases.items():
             if outcome.startswith(THEIRS):
                 reasons.setdefault(outcome.removeprefix(THEIRS), []).append(case)
-        faults += [
-            [name, reason, "<br>".join(f"`{case}`" for case in which)] for reason, which in reasons.items()
-        ]
+        faults += [[name, reason, some(which)] for reason, which in reasons.items()]
     page = HEAD + table(head, body)
     page += "\n## What is the client's\n\n"
     page += (

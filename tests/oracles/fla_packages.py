@@ -5,10 +5,10 @@ it finds them."""
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+
+from tests.oracles.packages_apart import importable_from, versions
 
 PACKAGES = Path(sys.prefix) / "fla_packages"
 DISTRIBUTION, VERSION = "fla-core", "0.6.0"
@@ -16,9 +16,7 @@ DISTRIBUTION, VERSION = "fla-core", "0.6.0"
 
 def missing() -> str:
     """What has to be installed, or ""."""
-    found = {
-        each.metadata["Name"]: each.version for each in importlib.metadata.distributions(path=[str(PACKAGES)])
-    }
+    found = versions(PACKAGES)
     version = found.get(DISTRIBUTION)
     if version == VERSION and "einops" in found:
         return ""
@@ -26,15 +24,6 @@ def missing() -> str:
     return f"{there}: pip install --no-deps --target {PACKAGES} {DISTRIBUTION}=={VERSION} einops==0.8.2"
 
 
-@contextlib.contextmanager
-def importable() -> Iterator[None]:
-    """While open, they can be imported; afterwards they are forgotten, with what they made of the GPU that they saw."""
-    sys.path.insert(0, str(PACKAGES))
-    before = set(sys.modules)
-    try:
-        yield
-    finally:
-        sys.path.remove(str(PACKAGES))
-        for name in sys.modules.keys() - before:
-            if name.partition(".")[0] in ("fla", "einops"):
-                del sys.modules[name]
+def importable() -> contextlib.AbstractContextManager[None]:
+    """While open, they can be imported."""
+    return importable_from(PACKAGES, "fla", "einops")

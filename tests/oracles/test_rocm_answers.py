@@ -135,6 +135,15 @@ def test_what_torch_says_of_the_device(target):
     assert torch.equal(first, torch.rand(4, device="cuda"))
 
 
+def test_kernels_wrapped_for_compilation(target):
+    """As flash-attn's Triton kernels are launched: by an operator that takes the kernel."""
+    from tests.oracles import triton_kernels as kernels
+
+    x, out = torch.arange(2000.0, device="cuda"), torch.empty(2000, device="cuda")
+    torch.library.wrap_triton(kernels.add)[(2,)](x, x, out, 2000, BLOCK=1024)
+    assert out.is_cuda and torch.equal(out, x + x)
+
+
 def test_modelled_times():
     import triton
 
@@ -172,6 +181,14 @@ def test_where_tensors_are(target):
     shared.numpy(force=True)[0] = 5
     assert shared.tolist() == [0, 0]
     assert x.cuda() is x and x.to("cuda") is x
+    with torch.inference_mode():
+        for moved in (
+            torch.zeros(2).cuda(),
+            torch.zeros(2).to("cuda"),
+            torch.zeros(2).to("cuda", torch.float32, False, True),
+        ):
+            assert moved.is_cuda
+        assert x.cpu().is_cpu
     assert x.cpu().data_ptr() != x.data_ptr()
     with torch.device("cuda"):
         assert torch.empty(2).is_cuda and torch.tensor([1.0]).is_cuda and torch.as_tensor([1]).is_cuda
