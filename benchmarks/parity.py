@@ -19,18 +19,21 @@ among them; the mean of their largest errors is judged. Its rows say so (`redraw
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import importlib
 import json
+import multiprocessing
 import random
 import sys
 import traceback
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import parity_problem
+import torch
 from parity_operation import ARITHMETIC, TARGETS, Case, Operation, compare_case
 
 from hipkittens import operations
@@ -91,14 +94,26 @@ def over_the_bar(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if not ratio(row) <= BAR]
 
 
-def run_all(cases: Iterable[Case], save_to: Path | None = None) -> list[dict[str, Any]]:
-    """The rows of all of them; cases with a row over the bar are saved when there is a directory for them."""
-    found = []
-    for case in cases:
-        rows = run(case)
-        if save_to is not None and over_the_bar(rows):
-            save(case, save_to)
-        found += rows
+def run_all(
+    cases: Sequence[Case], save_to: Path | None = None, jobs: int = 1, show_progress: bool = False
+) -> list[dict[str, Any]]:
+    """The rows of all of them; cases with a row over the bar are saved when there is a directory for them. jobs: processes that run
+    cases side by side, whose rows are the same as those of one."""
+    found: list[dict[str, Any]] = []
+    with contextlib.ExitStack() as open_pool:
+        if jobs > 1:
+            pool = open_pool.enter_context(
+                multiprocessing.get_context("spawn").Pool(jobs, torch.set_num_threads, (1,))
+            )
+            results = pool.imap(run, cases)
+        else:
+            results = map(run, cases)
+        for number, (case, rows) in enumerate(zip(cases, results, strict=True)):
+            found += rows
+            if save_to is not None and over_the_bar(rows):
+                print(f"saved {save(case, save_to)}", file=sys.stderr)
+            if show_progress:
+                print(f"\r{number + 1}/{len(cases)}", end="", file=sys.stderr, flush=True)
     return found
 
 
@@ -190,22 +205,22 @@ def main() -> int:
     parser.add_argument(
         "--save-regressions", type=Path, metavar="DIRECTORY", help="keep failing cases as JSON"
     )
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="run so many cases at a time, default: %(default)s"
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--markdown", action="store_true", help="the page docs/parity.md")
     arguments = parser.parse_args()
+    if arguments.jobs < 1:
+        parser.error(f"--jobs: {arguments.jobs}; allowed: 1 and more")
     if arguments.against == "aiter":
+        if arguments.jobs > 1:
+            parser.error("--jobs: cases beside AITER's objects run one at a time; leave it out")
         import parity_aiter  # beside this file; it needs AITER's wheel
 
         return parity_aiter.main(arguments)
     cases = chosen_cases(arguments)
-    rows: list[dict[str, Any]] = []
-    for number, case in enumerate(cases):
-        found = run(case)
-        rows += found
-        if arguments.save_regressions and over_the_bar(found):
-            print(f"saved {save(case, arguments.save_regressions)}", file=sys.stderr)
-        if sys.stderr.isatty():
-            print(f"\r{number + 1}/{len(cases)}", end="", file=sys.stderr, flush=True)
+    rows = run_all(cases, arguments.save_regressions, arguments.jobs, sys.stderr.isatty())
     worst, worst_first = max(map(ratio, rows)), max(max(row["first_max"], row["first_rms"]) for row in rows)
     redrawn = sum(row["redrawn"] for row in rows)
     if arguments.markdown:

@@ -20,7 +20,7 @@ import torch
 from parity_covering import pairwise
 
 import hipkittens
-from hipkittens._accuracy import compare, mean_of
+from hipkittens._accuracy import Comparison, compare, mean_of
 from hipkittens.operations._record import DTYPES as DTYPES
 from hipkittens.operations._tensors import with_gaps as with_gaps
 
@@ -126,34 +126,44 @@ FEWEST_ELEMENTS = 128  # the largest of a handful of rounding errors says little
 
 
 MOST_REPEATS = 16
+# A larger result beside a small one is taken from the first draw alone: sixteen of them would be a gigabyte.
+MOST_ELEMENTS_AGAIN = 1 << 16
 
 
 def compare_case(operation: Operation, case: Case, draws: int = 1) -> list[dict[str, Any]]:
     """One row per tensor compared.
 
-    Small results are computed from up to 16 draws of values, which count as one. With `draws` that is done as often, from other
+    Small results, and those beside them, are computed from up to 16 draws of values, which count as one. With `draws` that is done as often, from other
     values each time: the largest error is then the mean of those of the draws, and the RMS is over all of them.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # these problems are too small for more
     try:
         with _arithmetic_of(case):
-            drawn = [
-                _draw(operation, case, case.seed + 1000 * MOST_REPEATS * number) for number in range(draws)
+            # One draw at a time: several results with their references may take a gigabyte.
+            judged = [
+                [
+                    _judge(result)
+                    for result in _draw(operation, case, case.seed + 1000 * MOST_REPEATS * number)
+                ]
+                for number in range(draws)
             ]
-        return [_row(case, each) for each in zip(*drawn, strict=True)]
+        return [_row(case, each) for each in zip(*judged, strict=True)]
     finally:
         torch.set_num_threads(threads)
 
 
 def _draw(operation: Operation, case: Case, seed: int) -> list[Result]:
     results = operation.run(case.target, case.properties, seed)
+    drawn = [[result] for result in results]
     smallest = max(1, min(result.reference.numel() for result in results))
-    more = [
-        operation.run(case.target, case.properties, seed + 1000 * number)
-        for number in range(1, min(-(-FEWEST_ELEMENTS // smallest), MOST_REPEATS))
-    ]
-    return [_together(each) if more else each[0] for each in zip(results, *more, strict=True)]
+    for number in range(1, min(-(-FEWEST_ELEMENTS // smallest), MOST_REPEATS)):
+        for known, result in zip(
+            drawn, operation.run(case.target, case.properties, seed + 1000 * number), strict=True
+        ):
+            if result.reference.numel() <= MOST_ELEMENTS_AGAIN:
+                known.append(result)
+    return [_together(known) if len(known) > 1 else known[0] for known in drawn]
 
 
 def _together(results: Sequence[Result]) -> Result:
@@ -171,23 +181,58 @@ def _together(results: Sequence[Result]) -> Result:
     )
 
 
-def _row(case: Case, draws: Sequence[Result]) -> dict[str, Any]:
-    result = draws[0]
+@dataclass(frozen=True)
+class _Judged:
+    """What the row of a result needs of one draw: pairs are of ours and of the baseline."""
+
+    name: str
+    baseline: str
+    is_same: bool | None  # of exact results; the rest is of others
+    errors: Comparison | None = None
+    row_errors: tuple[float, float] = (0.0, 0.0)
+    biases: tuple[float, float] = (0.0, 0.0)  # sums, over that of the reference
+    total: float = 0.0
+
+
+def _judge(result: Result) -> _Judged:
+    ours, reference = result.ours, result.reference
+    if result.exact:
+        is_same = torch.equal(ours.double(), reference.to(ours.dtype).double())
+        return _Judged(result.name, "no error", is_same)
+    # float16 has no smaller step than 2^-24.
+    smallest = float(ours.dtype == torch.float16)
+    both = (ours, result.baseline)
+    return _Judged(
+        result.name,
+        result.baseline_name,
+        None,
+        compare(*both, reference, result.magnitude + smallest),
+        tuple(row_error(each, reference) for each in both),
+        tuple(_sum_of_biases(each, reference) for each in both),
+        reference.abs().sum().item(),
+    )
+
+
+def _row(case: Case, draws: Sequence[_Judged]) -> dict[str, Any]:
+    first = draws[0]
     row: dict[str, Any] = {
-        "op": f"{case.operation}.{result.name}" if result.name else case.operation,
+        "op": f"{case.operation}.{first.name}" if first.name else case.operation,
         "target": case.target,
         "case": str(case),
-        "baseline": "no error" if result.exact else result.baseline_name,
+        "baseline": first.baseline,
     }
-    if result.exact:
-        same = all(torch.equal(one.ours.double(), one.reference.to(one.ours.dtype).double()) for one in draws)
-        return row | dict.fromkeys(("ratio_max", "ratio_rms"), 0.0 if same else float("inf"))
-    # float16 has no smaller step than 2^-24.
-    smallest = float(result.ours.dtype == torch.float16)
-    found = mean_of(
-        [compare(one.ours, one.baseline, one.reference, one.magnitude + smallest) for one in draws]
+    if first.is_same is not None:
+        ratio = 0.0 if all(one.is_same for one in draws) else float("inf")
+        return row | dict.fromkeys(("ratio_max", "ratio_rms"), ratio)
+    found = mean_of([one.errors for one in draws])
+    total = sum(one.total for one in draws)
+    ours, baseline = (
+        {
+            "row_error": max(one.row_errors[which] for one in draws),
+            "bias": sum(one.biases[which] for one in draws) / total if total else 0.0,
+        }
+        for which in range(2)
     )
-    result = _together(draws)
     return row | {
         "ratio_max": found.ratio_max,
         "ratio_rms": found.ratio_rms,
@@ -195,10 +240,10 @@ def _row(case: Case, draws: Sequence[Result]) -> dict[str, Any]:
         "max_baseline": found.max_torch,
         "rms_ours": found.rms_ours,
         "rms_baseline": found.rms_torch,
-        "row_error_ours": row_error(result.ours, result.reference),
-        "row_error_baseline": row_error(result.baseline, result.reference),
-        "bias_ours": bias(result.ours, result.reference),
-        "bias_baseline": bias(result.baseline, result.reference),
+        "row_error_ours": ours["row_error"],
+        "row_error_baseline": baseline["row_error"],
+        "bias_ours": ours["bias"],
+        "bias_baseline": baseline["bias"],
     }
 
 
@@ -213,7 +258,11 @@ def row_error(value: torch.Tensor, reference: torch.Tensor) -> float:
 def bias(value: torch.Tensor, reference: torch.Tensor) -> float:
     """How much larger in absolute value than the reference, on average: truncation gives a negative number."""
     total = reference.abs().sum().item()
-    return ((value.double() - reference) * reference.sign()).sum().item() / total if total else 0.0
+    return _sum_of_biases(value, reference) / total if total else 0.0
+
+
+def _sum_of_biases(value: torch.Tensor, reference: torch.Tensor) -> float:
+    return ((value.double() - reference) * reference.sign()).sum().item()
 
 
 def leaf(value: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -52,7 +52,8 @@ def _run(target: str, problem: ParityProblem, generator: torch.Generator) -> lis
     def leaves(make: Callable[..., torch.Tensor], dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
         return {name: make(value, dtype) for name, value in problem.inputs.items()}
 
-    with simulated(target):  # for the reference, too: which 8-bit floats it casts to is the target's
+    # For the reference, too: which 8-bit floats it casts to is the target's.
+    with simulated(target, "exact" if problem.summed_exactly else None):
         ours = _differentiated(problem.ours, leaves(leaf, None), gradients)
         theirs = _differentiated(problem.theirs, leaves(dense_leaf, None), gradients)
         exact = _differentiated(problem.theirs, leaves(dense_leaf, torch.float64), gradients)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Our GEMM and attention are as exact as AITER's own code objects, run on the same inputs in the same simulator."""
+"""Our GEMM and attention are as exact as AITER's own code objects, run on the same inputs in the same simulator; decoding from caches of
+8 bits, for which AITER's round queries and weights to 8 bits as well, four times as exact."""
 
 from __future__ import annotations
 
@@ -24,22 +25,22 @@ CASES = list(parity_aiter.cases())
 def check(case) -> None:
     rows = case.run(case)
     assert len(rows) == (3 if case.op == "attention backward" else 1)
+    of_8_bits = any(each in case.name for each in ("Fp8", "Int8", "a8w8"))
     for row in rows:
-        assert 0 < row["aiter_error"] < 4e-3 and row["our_instructions"] > 0 and row["aiter_instructions"] > 0
-        assert row["our_error"] <= parity_aiter.BAR * row["aiter_error"], row
+        assert 0 < row["aiter_error"] < (4e-2 if of_8_bits else 4e-3)
+        assert row["our_instructions"] > 0 and row["aiter_instructions"] > 0
+        assert row["our_error"] <= (0.25 if of_8_bits else parity_aiter.BAR) * row["aiter_error"], row
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in CASES if not case.slow], ids=lambda c: f"{c.op} {c.target} {c}"
+    "case", [case for case in CASES if not case.slow], ids=lambda c: f"{c.op} {c.name} {c}"
 )
 def test_error_is_at_most_aiters(case):
     check(case)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "case", [case for case in CASES if case.slow], ids=lambda c: f"{c.op} {c.target} {c}"
-)
+@pytest.mark.parametrize("case", [case for case in CASES if case.slow], ids=lambda c: f"{c.op} {c.name} {c}")
 def test_error_is_at_most_aiters_at_length(case):
     check(case)
 
@@ -56,5 +57,11 @@ def test_the_command_prints_every_case_as_json():
         "--json",
     ]
     report = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    assert {row["op"] for row in report["rows"]} >= {"gemm", "attention forward", "attention backward dq"}
+    assert {row["op"] for row in report["rows"]} >= {
+        "gemm",
+        "attention forward",
+        "attention backward dq",
+        "paged attention",
+        "latent attention",
+    }
     assert report["worst"] <= report["bar"]

@@ -225,14 +225,10 @@ def paged_cases() -> Iterator[Case]:
         "pa_bf16_pertokenInt8_gqa16_2tg_4w.co",
     )
     for name in _names("/pa/"):
-        group = 10 if "gqa10" in name else 16 if "gqa16" in name else 8
         sample = any(part in name for part in sampled)
-        if group == 10:
-            yield Case("pa", name, "", action(name, ([1500, 77], 1, 10, int(name.split("qlen")[1][0]), 1024)))
-        elif "_mtp_" in name:
-            yield Case("pa", name, "2_tokens", action(name, ([300, 77], 2, group, 2)), sample)
-        else:
-            yield Case("pa", name, "", action(name, ([300, 77], 2, group)), sample)
+        tokens = "2_tokens" if "_mtp_" in name else ""
+        yield Case("pa", name, tokens, action(name, decode.paged_arguments(name)), sample)
+        if not tokens and "gqa10" not in name:
             yield Case("pa", name, "5_of_a_group", action(name, ([130], 2, 5)))
 
 
@@ -258,18 +254,13 @@ def latent_cases() -> Iterator[Case]:
     for name in _names("/mla/"):
         if "_ps" in name:
             continue
-        heads = 128 if "128" in name.replace("subQ128_mqa128", "128").replace("m32x4", "") else 16
+        heads = decode.heads_of(name)
         if "_pfl_" in name:
-            yield Case(
-                "mla", name, "", prefill(name, ([20, 9] if heads == 16 else [5, 3], heads)), heads == 16
-            )
+            yield Case("mla", name, "", prefill(name, decode.prefill_arguments(name)), heads == 16)
             continue
         bar = BF16 if "16w16" in name else 2.5e-2
-        tokens = (1,) if heads == 128 or "subQ16" in name else (2, 4) if "m16x4" in name else (7,)
-        if "qseqlen" in name:
-            tokens = (int(name.split("qseqlen")[1][0]),)
         seen = {"seen_query": decode.overwritten_query} if "qseqlen2" in name else {}
-        for count in tokens:
+        for count in decode.tokens_of(name):
             for splits in (1, 2, 3):
                 if "qseqlen4" in name and splits > 1 and name.startswith("gfx950"):
                     continue  # see test_aiter_doubtful.py

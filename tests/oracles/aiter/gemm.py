@@ -15,6 +15,7 @@ from tests.oracles.aiter.launch import Buffer, Run, kernel, output, relative_err
 class Result:
     run: Run
     out: torch.Tensor
+    reference: torch.Tensor  # in float64
     error: float
 
 
@@ -23,7 +24,7 @@ def _generator(seed: int = 0) -> torch.Generator:
 
 
 def _finish(run: Run, out: torch.Tensor, reference: torch.Tensor) -> Result:
-    return Result(run, out, relative_error(out, reference))
+    return Result(run, out, reference, relative_error(out, reference))
 
 
 def bf16(name: str, m: int, n: int, k: int, splits: int = 1, values=None) -> Result:
@@ -63,17 +64,24 @@ def launch_int8(
     return kernel(name).launch((n // 128 * splits, -(-m // tile), 1), arguments, **together)
 
 
-def int8(name: str, m: int, n: int, k: int, splits: int = 1) -> Result:
-    """i8gemm: scales per row of A and B, a bias."""
+def int8_operands(m: int, n: int, k: int) -> tuple[torch.Tensor, ...]:
+    """a (M, K), b (N, K), scales of rows of both, (M, 1) and (1, N), and a bias (1, N)."""
     generator = _generator()
     a, b = (torch.randint(-127, 128, (rows, k), generator=generator).to(torch.int8) for rows in (m, n))
-    scale_a = torch.rand(m, 1, generator=generator) * 0.01
-    scale_b = torch.rand(1, n, generator=generator) * 0.01
-    bias = torch.rand(1, n, generator=generator) * 10
-    reference = (a.double() @ b.double().T) * scale_a.double() * scale_b.double() + bias.double()
+    scales = torch.rand(m, 1, generator=generator) * 0.01, torch.rand(1, n, generator=generator) * 0.01
+    return a, b, *scales, torch.rand(1, n, generator=generator) * 10
+
+
+def int8_product(a, b, scale_a, scale_b, bias) -> torch.Tensor:
+    return (a.double() @ b.double().T) * scale_a.double() * scale_b.double() + bias.double()
+
+
+def int8(name: str, m: int, n: int, k: int, splits: int = 1) -> Result:
+    """i8gemm of `int8_operands`; bf16 out."""
+    a, b, *others = drawn = int8_operands(m, n, k)
     out = output((m, n), torch.bfloat16)
-    operands = (Buffer(each) for each in (a, tiled(b, 32, 16), scale_a, scale_b, bias))
-    return _finish(launch_int8(name, *operands, out, splits), out.tensor, reference)
+    operands = (Buffer(each) for each in (a, tiled(b, 32, 16), *others))
+    return _finish(launch_int8(name, *operands, out, splits), out.tensor, int8_product(*drawn))
 
 
 def is_ordered(name: str) -> bool:
@@ -111,24 +119,33 @@ def launch_float4(
     return kernel(name).launch((-(-n // tile_n), -(-m // tile_m), depths), arguments)
 
 
-def float4(name: str, m: int, n: int, k: int, log2_splits: int = 0) -> Result:
-    """f4gemm: MXFP4 operands, e8m0 scales for each 32; bf16 out."""
+def float4_operands(m: int, n: int, k: int) -> tuple[torch.Tensor, ...]:
+    """Codes of a (M, K / 2) and b (N, K / 2), and e8m0 scales for each 32 of theirs."""
     generator = _generator()
 
     def bytes_(low: int, high: int, *shape: int) -> torch.Tensor:
         return torch.randint(low, high, shape, generator=generator).to(torch.uint8)
 
-    a, b = bytes_(0, 256, m, k // 2), bytes_(0, 256, n, k // 2)
-    scale_a, scale_b = bytes_(120, 130, m, k // 32), bytes_(120, 130, n, k // 32)
-    scales = (Buffer(tiled_scales(scale)) for scale in (scale_a, scale_b))
+    codes = bytes_(0, 256, m, k // 2), bytes_(0, 256, n, k // 2)
+    return *codes, bytes_(120, 130, m, k // 32), bytes_(120, 130, n, k // 32)
+
+
+def float4_product(a, b, scale_a, scale_b) -> torch.Tensor:
+    return float4_values(a, scale_a) @ float4_values(b, scale_b).T
+
+
+def float4(name: str, m: int, n: int, k: int, log2_splits: int = 0) -> Result:
+    """f4gemm of `float4_operands`; bf16 out."""
+    a, b, *scales = drawn = float4_operands(m, n, k)
     out = float4_output(name, m, n, log2_splits)
-    run = launch_float4(
-        name, Buffer(a), Buffer(tiled(b) if is_ordered(name) else b), *scales, out, log2_splits
-    )
-    return _finish(run, out.tensor[:m], float4_values(a, scale_a) @ float4_values(b, scale_b).T)
+    ordered = tiled(b) if is_ordered(name) else b
+    factors = (Buffer(tiled_scales(scale)) for scale in scales)
+    run = launch_float4(name, Buffer(a), Buffer(ordered), *factors, out, log2_splits)
+    return _finish(run, out.tensor[:m], float4_product(*drawn))
 
 
-def _block_scaled(target: str, m: int, n: int, k: int):
+def block_scaled_operands(target: str, m: int, n: int, k: int) -> tuple[torch.Tensor, ...]:
+    """a (M, K), b (N, K) in fp8, scales of A for 1 x 128, (K / 128, M), and of B for 128 x 128, (N / 128, K / 128); their product."""
     generator = _generator()
     a, b = ((torch.randn(rows, k, generator=generator) * 0.3).to(float8(target)) for rows in (m, n))
     scale_a, scale_b = (
@@ -155,7 +172,7 @@ def launch_block_scaled_gfx950(
 
 def block_scaled_gfx950(name: str, m: int, n: int, k: int) -> Result:
     """f8_block_scale_mi350: scales of A for 1 x 128 (transposed), of B for 128 x 128; bf16 out."""
-    a, b, scale_a, scale_b, reference = _block_scaled("gfx950", m, n, k)
+    a, b, scale_a, scale_b, reference = block_scaled_operands("gfx950", m, n, k)
     out = output((m, n), torch.bfloat16)
     operands = (Buffer(each) for each in (a, tiled(b), scale_a, scale_b))
     return _finish(launch_block_scaled_gfx950(name, *operands, out), out.tensor, reference)
@@ -175,7 +192,7 @@ def launch_block_scaled_gfx942(
 
 def block_scaled_gfx942(name: str, m: int, n: int, k: int) -> Result:
     """flatmm: the same with the scales of B transposed too, tiles of 16 x 64, f16 out."""
-    a, b, scale_a, scale_b, reference = _block_scaled("gfx942", m, n, k)
+    a, b, scale_a, scale_b, reference = block_scaled_operands("gfx942", m, n, k)
     flat = b.view(torch.uint8).reshape(n // 16, 16, k // 64, 4, 16).permute(0, 2, 3, 1, 4).reshape(n, k)
     out = output((m, n), torch.float16)
     operands = (Buffer(each) for each in (a, flat, scale_a, scale_b.T))
