@@ -65,7 +65,7 @@ def _trial_of(kernel: Kernel) -> Trial:
     row = kernel.row
     if kernel.kind == "sinks":  # several blocks of several sequences
         call = partial(_run, torch.bfloat16, (3, 150, 2, 1, 64), True, with_sinks=True)
-        return Trial("attention B3 N150 H2 Hkv1 D64 bf16 sinks", call, skip=1)
+        return Trial("attention B3 N150 H2 Hkv1 D64 bf16 sinks", call)
     name = row.get("input") or row["element"]
     if kernel.kind == "combine":  # few queries split their keys
         shape = (1, 16, 2, 1, 64)

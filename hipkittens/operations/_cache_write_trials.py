@@ -38,20 +38,27 @@ def _scaled_trial(dtype):
 
 
 def _shared_trial(dtype):
-    """Groups that are new, that go on and whose scale grows, of blocks and of parts of them."""
+    """Groups that go on, whose scale grows and that are new, of blocks and of parts of them: the first write of each cache finds codes
+    in the place before its slots."""
 
     def run():
-        written = []
+        written, generator = [], torch.Generator().manual_seed(0)
         for layout in LAYOUTS:
             for features, groups in (
                 ((48, 3), (512, 1)) if layout in ("paged", "asm") else ((44, 3), (136, 6))
             ):
                 codes = torch.int8 if groups == 3 else torch.uint8
                 caches = caches_of(layout, 3, 16, 3, features, codes)
-                scales = [torch.zeros(groups, 3) for _ in range(2)]
-                for first, count, factor in ((0, 19, 1.0), (19, 9, 4.0), (28, 11, 0.5)):
-                    key, value = (draw(count, 3, features, dtype=dtype).detach() * factor for _ in range(2))
-                    slots = torch.arange(first, first + count)
+                for cache in caches:
+                    cache.copy_(torch.randint(8, 72, cache.shape, generator=generator))
+                scales = [torch.full((groups, 3), 0.001) for _ in range(2)]
+                for first, count, factor in ((1, 19, 1.0), (20, 8, 4.0), (28, 11, 0.5)):
+                    # Tokens of a group in several waves, between others that go nowhere.
+                    slots = torch.full((13 * count,), -1)
+                    slots[::13] = torch.arange(first, first + count)
+                    key, value = (
+                        draw(len(slots), 3, features, dtype=dtype).detach() * factor for _ in range(2)
+                    )
                     cache_write(
                         key,
                         value,

@@ -32,7 +32,7 @@ def trial(name: str) -> Trial:
             out = qkv_rotary(qkv, *tables, 5, 2, **options)
             results += [
                 *out,
-                *torch.autograd.grad(out, (qkv, *weights), [torch.ones_like(each) for each in out]),
+                *torch.autograd.grad(out, (qkv, *weights), [draw(*each.shape, dtype=dtype) for each in out]),
             ]
             if dtype != torch.float32:
                 caches = [torch.zeros(1, 16, 2, features, dtype=dtype) for _ in range(2)]

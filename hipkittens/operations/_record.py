@@ -152,6 +152,7 @@ class ParityProblem:
     outputs    names of what the functions return
     gradients  of the outputs; drawn where they are None
     magnitude  the largest sum of absolute values that a result is made of; by default what the reference's largest is
+    summed_exactly  results in float32 show every rounding of a sum: ours has the matrix cores' own, not the host's of `fast`
     """
 
     inputs: Mapping[str, torch.Tensor]
@@ -161,6 +162,7 @@ class ParityProblem:
     outputs: tuple[str, ...] = ("y",)
     gradients: Sequence[torch.Tensor] | None = None
     magnitude: float | None = None
+    summed_exactly: bool = False
 
 
 @dataclass(frozen=True, eq=False)
