@@ -151,6 +151,32 @@ def test_one_sequence(target, length):
     assert_parity(draw((length,), 1, 1, 64, dtype=F16), (length,), scale=-0.3)
 
 
+def test_gradients_of_rows_that_see_themselves_alone(target):
+    """Where one gradient of a score is all there is of a row, it is rounded once, as PyTorch's gradient of the weight is: a row's error may be
+    any multiple of PyTorch's, either way, and over many rows neither is larger."""
+    lengths = (1,) * 512
+    *inputs, grad_out = draw(lengths, 2, 2, 8)
+    options = 1, -0.3, False, 0, 0
+
+    def ours(q, k, v):
+        return hstu_attention(q, k, v, ends_of(lengths), 1, causal=False, scale=-0.3)
+
+    def theirs(q, k, v):
+        return in_torch(q, k, v, ends_of(lengths), None, *options)
+
+    _, *found = with_gradients(ours, inputs, grad_out)
+    _, *others = with_gradients(theirs, inputs, grad_out)
+    _, *wanted = with_gradients(theirs, [each.double() for each in inputs], grad_out.double())
+
+    def errors(result, reference):
+        return (result.double() - reference).norm(dim=-1) / reference.norm(dim=-1)
+
+    for result, other, reference in zip(found[:2], others[:2], wanted[:2], strict=True):
+        mine, pytorchs = errors(result, reference), errors(other, reference)
+        assert mine.square().mean().sqrt() <= 1.1 * pytorchs.square().mean().sqrt()
+        assert (mine > 2 * pytorchs).any() and (pytorchs > 2 * mine).any()
+
+
 def test_large_scores(target):
     """silu of large scores of either sign is the score itself, or nothing."""
     lengths = (70, 33)

@@ -53,7 +53,7 @@ KNOWN_SPILLS = {
     # Sixteen waves hold a row of 131072 elements in the half of their registers, and what is left is too little.
     "softmax.forward_bf16_131072": (68, 0, 276),
     "softmax.forward_f16_131072": (48, 0, 100),
-    "quantize.gated_row_f32_*": (0, 6, 0),
+    "quantize.gated_row_f32_*": (0, 10, 0),
     "router.experts_256 gfx942": (0, 10, 0),
     "router.experts_256 gfx950": (0, 6, 0),
     "router.experts_1536 gfx942": (0, 52, 0),
@@ -68,9 +68,11 @@ KNOWN_SPILLS = {
     "delta_rule.gradient_*16_128": (0, 18, 0),
     "delta_rule.gradient_*16_256": (0, 48, 0),
     "delta_rule.gradient_f32_*": (0, 4, 0),
-    "delta_rule.channel_prepare_f16_*": (0, 2, 0),
-    "delta_rule.channel_prepare_bf16_* gfx950": (0, 2, 0),
+    "delta_rule.channel_prepare_f16_*": (0, 5, 0),
+    "delta_rule.channel_prepare_bf16_* gfx950": (0, 5, 0),
     "cache.shared_scale_*": (0, 52, 0),
+    # Masks of lanes for as many pairs as are in flight.
+    "expert_sort.all": (0, 13, 0),
 }
 
 

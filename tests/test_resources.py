@@ -115,7 +115,7 @@ def test_rows_of_all():
 
 def products_of_16_bits(row):
     """How many matrix instructions of 16-bit operands one of the kernel's stands for: those of 8 bits hold more of K."""
-    if not re.search(r"_(fp8|i8)_|\.quantized_", row["name"]):
+    if not re.search(r"(?<!bf16)_((mx)?fp[468]|i8)_|\.quantized_", row["name"]):
         return 1
     return 4 if row["target"] == "gfx950" and "_i8_" not in row["name"] else 2
 

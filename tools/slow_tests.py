@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import os
 import subprocess
 import sys
 import tempfile
@@ -67,13 +68,15 @@ class Case:
     properties: Mapping[str, str]
 
 
-def cases(file: str, options: Sequence[str]) -> list[Case]:
-    """One process for one file, so that a crash takes no other with it: then one more test counts as failed."""
+def cases(file: str, options: Sequence[str], packages: Path | None = None) -> list[Case]:
+    """One process for one file, so that a crash takes no other with it: then one more test counts as failed. What is in the folder
+    `packages` is imported in place of what is installed."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", file, *options]
-        status = subprocess.run(command, cwd=ROOT).returncode
+        environment = os.environ | ({"PYTHONPATH": str(packages)} if packages else {})
+        status = subprocess.run(command, cwd=ROOT, env=environment).returncode
         if report.is_file():
             for test in ElementTree.parse(report).iter("testcase"):
                 tags = {child.tag for child in test}
