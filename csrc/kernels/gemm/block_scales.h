@@ -43,13 +43,16 @@ struct ScaleSource {
 
 // A lane's accumulators are neighbouring columns of one row of each base tile: it needs a scale of A for each of them and one of
 // B, which all columns of a band share (Scales::blocks) or every column has (row_blocks). Where operands go directly to LDS the
-// scales do, too, a dword for each thread, and are counted with them; elsewhere every lane loads its own to registers.
+// scales do, too, a dword for each thread, and are counted with them. Elsewhere each lane loads the scale of one of the wave's rows
+// (columns), and the wave's lanes hand them to each other: rows of scales are lines of their own, and a lane that loaded all that it
+// multiplies with would have each of them looked up four times. The streamed schedule, with one base tile of rows, does so.
 template <GemmConfig config>
 struct BlockScales {
-    static constexpr bool promotes = true;
+    static constexpr bool promotes = true, streamed = config.schedule == Schedule::streamed;
     static constexpr bool of_columns = config.scales == Scales::row_blocks,
                           direct = config.row_start == RowStart::vector && vector_fill == Fill::direct &&
-                                   config.schedule != Schedule::streamed;
+                                   !streamed,
+                          shared = !direct && !streamed;
     static constexpr int pieces = config.schedule == Schedule::ping_pong ? 2 : 1,
                          piece_rows = config.tile_m / pieces, piece_columns = config.tile_n / pieces,
                          height = config.wave_m() / pieces / config.matrix,
@@ -72,12 +75,15 @@ struct BlockScales {
         float columns[of_columns ? width : 1][of_columns ? 4 : 1];
     };
     Factors now, pending;  // of the K tile that is multiplied (of a band of it), and of the next one
+    float row_of_lane, column_of_lane;  // on their way, where lanes share them
+    static_assert(!shared || (config.wave_m() <= wave_lanes && config.wave_n() <= wave_lanes),
+                  "a row and a column for each lane");
     choose<direct, Source, Sources> sources;
-    uint32_t offsets[direct ? 1 : height + sizeof(Factors::columns) / 4];
+    uint32_t offsets[direct ? 1 : shared ? 2 : height + sizeof(Factors::columns) / 4];
     shared_byte *fill, *rows_at, *columns_at;
 
     KITTENS_DEVICE BlockScales(const ScaledGemmArguments& arguments, KRange range, AccumulationPlace place)
-        : now{}, pending{}, sources(sources_of(arguments, range, place.tile)) {
+        : now{}, pending{}, row_of_lane(0), column_of_lane(0), sources(sources_of(arguments, range, place.tile)) {
         const int lane = lane_id(), row = place.row + lane % 16, column = place.col + lane / 16 * 4;
         if constexpr (direct) {
             // The rows of a lane's base tiles are neighbours.
@@ -90,6 +96,11 @@ struct BlockScales {
             fill = place.lds + wave_id() * wave_lanes * 4;
             rows_at = place.lds + (place.row + lane % 16 * height) * 4;
             columns_at = place.lds + (a_slots + (of_columns ? column : 0)) * 4;
+        } else if constexpr (shared) {
+            offsets[0] = lane < config.wave_m() ? sources.a.offset(place.row + lane) : out_of_range;
+            offsets[1] = !of_columns               ? sources.b.offset(0)
+                         : lane < config.wave_n() ? sources.b.offset(place.col + lane)
+                                                  : out_of_range;
         } else {
 #pragma unroll
             for (int i = 0; i < height; ++i) offsets[i] = sources.a.offset(row + i * 16);
@@ -143,10 +154,12 @@ struct BlockScales {
         }
     }
     KITTENS_DEVICE void load(int buffer) {
-        if constexpr (direct)
+        if constexpr (direct) {
             buffer_load_dword_to_lds(sources.scales, offsets[0], fill + buffer * buffer_bytes);
-        else
-            load_first(pending);
+        } else if constexpr (shared) {
+            row_of_lane = buffer_load<float>(sources.a.scales, offsets[0]);
+            column_of_lane = buffer_load<float>(sources.b.scales, offsets[1]);
+        }
     }
     template <int band_row, int band_col>
     KITTENS_DEVICE void read(int buffer) {
@@ -168,6 +181,14 @@ struct BlockScales {
             } else {
                 pending.columns[0][0] = lds_read<float>(columns);
             }
+        } else if constexpr (shared) {
+            const int lane = lane_id();
+#pragma unroll
+            for (int i = 0; i < height; ++i) pending.rows[i] = read_lane(row_of_lane, i * 16 + lane % 16);
+            for_each_column([&](int j, int e, int) {
+                pending.columns[j][e] =
+                    of_columns ? read_lane(column_of_lane, j * 16 + lane / 16 * 4 + e) : column_of_lane;
+            });
         }
     }
     KITTENS_DEVICE void begin_k_tile() const {}

@@ -19,6 +19,7 @@ struct SimpleLoop : MainLoop<config, Policy, 1> {
         if constexpr (Base::promotes) {
             zero(this->partial);
             this->accumulation.begin_k_tile();
+            this->accumulation.template read<0, 0>(0);
             this->accumulation.begin_band();
             this->accumulation.issue(0);
         }
