@@ -73,7 +73,8 @@ class QuantSpec:
     zero_scale   of zeros, where the floor is 0
     layout       of the scales of groups: "rows", "columns" (transposed in memory), or of MX formats "shuffled", the order of the
                  scaled matrix instructions (AITER's e8m0_shuffle): rows padded to 256 and groups to 8, by scales of 1. With
-                 "shuffled" codes of 6 bits, whatever their scales, are in the order of `scaled_matmul`'s kernels (docs/scaled_gemm.md)
+                 "shuffled" codes of 6 bits, whatever their scales, are in the order of `scaled_matmul`'s kernels (docs/scaled_gemm.md), in
+                 which parts of all rows are behind each other: they are one tensor, and no rows of it are those of x
 
     Values are multiplied by 1 / scale, not divided; clamped to the largest code; a NaN makes its scale and codes NaN (of int8, 0).
     """
@@ -512,11 +513,13 @@ def six_bits_in_float(codes: torch.Tensor, format: str) -> torch.Tensor:
 
 
 def shuffled_six_bits(codes: torch.Tensor) -> torch.Tensor:
-    """Rows of codes of 6 bits, whole 24 bytes, in the order of the kernels of products: of each 128 codes the first 16 bytes of every 24
-    and then the last 8, with zeros behind the last codes of a row: (..., 96 ceil(N / 128)) bytes."""
+    """Rows of codes of 6 bits, whole 24 bytes, in the order of the kernels of products: of the first 128 codes of all rows the first 16 bytes
+    of every 24, row by row, then the last 8, and behind them the next 128 codes of all rows. There are zeros behind the last codes of a
+    row. Bytes (..., 96 ceil(N / 128)), of which a row of the result is not one of the codes."""
     padded = torch.nn.functional.pad(codes, (0, -codes.shape[-1] % 96))
-    groups = padded.reshape(*padded.shape[:-1], padded.shape[-1] // 96, 4, 24)
-    return torch.cat((groups[..., :16].flatten(-2), groups[..., 16:].flatten(-2)), -1).flatten(-2)
+    blocks = padded.reshape(-1, padded.shape[-1] // 96, 4, 24).transpose(0, 1)
+    parts = (blocks[..., :16].flatten(1), blocks[..., 16:].flatten(1))
+    return torch.cat(parts, 1).reshape(padded.shape)
 
 
 def _listed(names) -> str:

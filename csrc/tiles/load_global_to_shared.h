@@ -83,7 +83,8 @@ struct global_to_shared {
         return Tile::element_at(linear_offset(pass, thread));
     }
 
-    // Row r of the tile is `rows`(r) bytes into the buffer: contiguous_rows, listed_rows or any other function.
+    // Row r of the tile is `rows`(r) bytes into the buffer: contiguous_rows, listed_rows or any other function. Where columns of a row
+    // are not neighbours, it is a function of both.
     template <class Rows>
     KITTENS_DEVICE void init_offsets_of(const Rows& rows, int first_col = 0) {
         const int thread = own_thread();
@@ -91,7 +92,10 @@ struct global_to_shared {
 #pragma unroll
         for (int pass = 0; pass < passes; ++pass) {
             const Coordinate at = position(pass, thread);
-            offsets[pass] = rows(at.row) + (first_col + at.col) * sizeof(T);
+            if constexpr (requires { rows(at); })
+                offsets[pass] = rows(at);
+            else
+                offsets[pass] = rows(at.row) + (first_col + at.col) * sizeof(T);
             if constexpr (fill == Fill::direct) offsets[pass] += lead - pass % 4 * wave_bytes;
             if constexpr (Tile::is_padded) offsets[pass] = at.row < Tile::rows ? offsets[pass] : out_of_range;
         }

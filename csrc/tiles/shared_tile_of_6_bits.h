@@ -5,12 +5,25 @@
 
 namespace kittens {
 
-// A lane of the matrix instructions takes 32 codes, 24 bytes, which no LDS access reads without losses. In memory they are
-// therefore in two parts: of each 128 codes of a row, 96 bytes, the first 64 are the first 16 bytes of each of the four 32, and
-// the other 32 their last 8 bytes. In LDS the 64 are rows of one tile and the 32 rows of another one behind it: a lane reads 16 and 8
-// bytes, and memory is read 16 bytes at a time.
+// A lane of the matrix instructions takes 32 codes, 24 bytes, which no LDS access reads without losses. They are therefore in two
+// parts: of each 128 codes of a row, 96 bytes, the first 64 are the first 16 bytes of each of the four 32, and the other 32 their last 8
+// bytes. In LDS the 64 are rows of one tile and the 32 rows of another one behind it: a lane reads 16 and 8 bytes.
 //
-// Rows and columns are those of memory, in dwords; `Codes` of a row are whole 128. The tile has a whole number of `Grain` bytes.
+// In memory, too, parts of the same 128 columns' codes of all rows are behind each other: first those of 64 bytes, then those of 32, and
+// behind them the next 128 columns'. A tile's loads are whole lines, whatever the length of a row.
+struct rows_of_6_bits {
+    static constexpr uint32_t wide = 64, narrow = 32, both = wide + narrow;
+    uint32_t rows;   // of the matrix
+    uint32_t first;  // of the tile
+
+    KITTENS_DEVICE uint32_t operator()(Coordinate at) const {
+        const uint32_t row = first + at.row, col = at.col * 4;
+        if (row >= rows) return out_of_range;
+        return col < wide ? row * wide + col : rows * wide + row * narrow + col - wide;
+    }
+};
+
+// Rows and columns are those of the matrix, in dwords; `Codes` of a row are whole 128. The tile has a whole number of `Grain` bytes.
 template <class T, int Rows, int Codes, int Grain>
 struct st_6_bits {
     using element = T;

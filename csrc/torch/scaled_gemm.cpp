@@ -85,6 +85,19 @@ gemm::ScaleArgument mx_scale(const char* name, const Tensor& scale, int64_t rows
     return {scale.data(), band, 0, 0, 32};
 }
 
+// Parts of all rows are behind each other, in one buffer (tiles/shared_tile_of_6_bits.h).
+void check_order_of_6_bits(const char* name, const Tensor& codes) {
+    if (!codes.is_contiguous())
+        refuse(std::string(name) +
+               " has codes of 6 bits in the kernels' order, whose rows are not apart: it has to be contiguous, as "
+               "quantize and a transposition leave it; its shape is " +
+               shape_text(codes.sizes()) + ", its strides are " + shape_text(codes.strides()));
+    constexpr int64_t most = int64_t{4095} << 20;
+    if (codes.element_count() > most)
+        refuse(std::string(name) + " has " + std::to_string(codes.element_count()) +
+               " bytes of codes of 6 bits; allowed: " + std::to_string(most) + ": split its rows");
+}
+
 void add_bias(gemm::Problem& problem, std::optional<Tensor>& bias, std::vector<runtime::Region>& regions) {
     if (!bias) return;
     const Dtype dtype = bias->dtype("scaled_gemm: bias");
@@ -154,15 +167,16 @@ Tensor product(Arguments& given) {
     if (!has_kernel(problem))
         refuse("gfx" + std::to_string(problem.device.target) +
                " has no kernel for these formats and scalings");
-    const auto rows_of = [](const Tensor& tensor, ElementType type) -> gemm::Matrix {
+    const auto rows_of = [](const char* name, const Tensor& tensor, ElementType type) -> gemm::Matrix {
+        if (is_6_bits(type)) check_order_of_6_bits(name, tensor);
         const int64_t bytes = tensor.strides()[0], size = size_of(type);
         if (bytes % size != 0 && tensor.sizes()[0] > 1)
             refuse("rows are " + std::to_string(bytes) + " bytes apart, no multiple of " +
                    std::to_string(size));
         return {tensor.data(), bytes / size, 0, false};
     };
-    problem.a = rows_of(a, problem.a_type);
-    problem.b = rows_of(b, problem.b_type);
+    problem.a = rows_of("a", a, problem.a_type);
+    problem.b = rows_of("b", b, problem.b_type);
     problem.b.transposed = true;
     problem.c = {out.data(), n, 0, false};
     problem.activation = static_cast<int32_t>(activation);

@@ -48,6 +48,24 @@ struct OperandSource {
     }
 };
 
+// Codes of 6 bits, in the order of rows_of_6_bits: tiles along K are as far apart as all rows have bytes of 128 codes.
+template <class T, int extent>
+struct SixBitSource {
+    const char* data;
+    uint32_t rows, blocks;
+    int origin;
+
+    KITTENS_DEVICE SixBitSource(MatrixArgument argument, int64_t, int rows, int k, int origin)
+        : data(static_cast<const char*>(argument.data)), rows(rows), blocks((k + 127) / 128), origin(origin) {}
+    KITTENS_DEVICE int64_t step_bytes() const { return static_cast<int64_t>(rows) * rows_of_6_bits::both; }
+    KITTENS_DEVICE global_window window(int k_tile) const {
+        return {data + k_tile * step_bytes(), (blocks - k_tile) * step_bytes()};
+    }
+    KITTENS_DEVICE rows_of_6_bits rows_of_piece(int piece) const {
+        return {rows, static_cast<uint32_t>(origin + piece * extent)};
+    }
+};
+
 // `extent` rows (columns) of the product by tile_k elements: a lane owns 16 bytes along K of each base tile, an LDS read, or
 // more where the matrix instruction wants as many; it takes them in as many parts as it needs (multiply_base). Where B is converted, a
 // lane's 32 neighbours along K are several steps' of A.
@@ -69,7 +87,9 @@ struct Operand {
     static constexpr bool read_as_dwords =
         is_float8<T> && config.scales == Scales::in_matrix && config.schedule == Schedule::ping_pong;
 
-    using Source = OperandSource<T, k_is_contiguous, tile_k>;
+    static_assert(!is_float6<T> || config.tile_k == 128, "a tile of codes of 6 bits is what is behind each other");
+    using Source =
+        choose<is_float6<T>, SixBitSource<T, extent>, OperandSource<T, k_is_contiguous, tile_k>>;
     static constexpr bool meets_converted = config.converts_b() && is_16bit<T>;
     static constexpr int reads = meets_converted                               ? 4  // of a base tile
                                  : is_float8<T> && target.matrix_k_8bit == 128 ? 2
