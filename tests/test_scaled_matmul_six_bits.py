@@ -188,6 +188,22 @@ def test_order_of_the_kernels(gfx950, format):
         assert torch.equal(same, out)
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(1, 32), (5, 96), (3, 320)])
+def test_order_of_bytes(rows, columns):
+    """Of blocks of 128 columns: 64 bytes of each row, then 32 of each, as docs/scaled_gemm.md says; zeros behind the last column."""
+    codes = torch.arange(1, rows * columns * 3 // 4 + 1).reshape(rows, -1)
+    blocks = (columns + 127) // 128
+    expected = torch.zeros(rows * blocks * 96, dtype=codes.dtype)
+    for row in range(rows):
+        for byte in range(columns * 3 // 4):
+            block, group, place = byte // 96, byte // 24 % 4, byte % 24
+            within = (
+                row * 64 + group * 16 + place if place < 16 else rows * 64 + row * 32 + group * 8 + place - 16
+            )
+            expected[block * rows * 96 + within] = codes[row, byte]
+    assert torch.equal(shuffled_six_bits(codes), expected.reshape(rows, -1))
+
+
 def test_ends_of_e8m0_and_strides(gfx950):
     (a, scale_a, _, left), (b, scale_b, _, right) = (operand("fp6", rows, 96, rows, 2) for rows in (20, 48))
     expected = scaled_matmul(a, b.t(), scale_a, scale_b.t(), formats="fp6", out_dtype=F32)
@@ -222,6 +238,21 @@ def test_bad_input(gfx950):
     ]:  # fmt: skip
         with pytest.raises(error, match=message):
             scaled_matmul(*arguments, **options)
+    one, row = torch.ones(()), {"formats": "fp6", "swizzle": "shuffled"}
+    whole, apart = torch.zeros(16, 192, dtype=torch.uint8), torch.zeros(16, 288, dtype=torch.uint8)[:, :192]
+    for left, right, name in ((apart, whole, "a"), (whole, apart, "b")):
+        with pytest.raises(
+            ValueError, match=rf"{name} has codes of 6 bits in the kernels' order, .*contiguous"
+        ):
+            scaled_matmul(left, right.t(), one, one, **row)
+    with pytest.raises(ValueError, match="a has 4293918816 bytes of codes of 6 bits; allowed: 4293918720"):
+        scaled_matmul(
+            torch.empty(4293918816 // 96, 96, dtype=torch.uint8),
+            whole[:, :96].contiguous().t(),
+            one,
+            one,
+            **row,
+        )
     with pytest.raises(ValueError, match="rows of x have 40 elements; fp6 has 32 in 24 bytes"):
         quantize(torch.zeros(2, 40), QuantSpec("fp6"))
     with pytest.raises(ValueError, match="granularity is 128; allowed with 'fp6': 'tensor', 'row'"):

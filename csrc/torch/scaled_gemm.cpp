@@ -89,7 +89,8 @@ gemm::ScaleArgument mx_scale(const char* name, const Tensor& scale, int64_t rows
 void check_order_of_6_bits(const char* name, const Tensor& codes) {
     if (!codes.is_contiguous())
         refuse(std::string(name) +
-               " has codes of 6 bits in the kernels' order, whose rows are not apart: it has to be contiguous, as "
+               " has codes of 6 bits in the kernels' order, whose rows are not apart: it has to be "
+               "contiguous, as "
                "quantize and a transposition leave it; its shape is " +
                shape_text(codes.sizes()) + ", its strides are " + shape_text(codes.strides()));
     constexpr int64_t most = int64_t{4095} << 20;

@@ -83,7 +83,11 @@ struct BlockScales {
     shared_byte *fill, *rows_at, *columns_at;
 
     KITTENS_DEVICE BlockScales(const ScaledGemmArguments& arguments, KRange range, AccumulationPlace place)
-        : now{}, pending{}, row_of_lane(0), column_of_lane(0), sources(sources_of(arguments, range, place.tile)) {
+        : now{},
+          pending{},
+          row_of_lane(0),
+          column_of_lane(0),
+          sources(sources_of(arguments, range, place.tile)) {
         const int lane = lane_id(), row = place.row + lane % 16, column = place.col + lane / 16 * 4;
         if constexpr (direct) {
             // The rows of a lane's base tiles are neighbours.
@@ -98,7 +102,7 @@ struct BlockScales {
             columns_at = place.lds + (a_slots + (of_columns ? column : 0)) * 4;
         } else if constexpr (shared) {
             offsets[0] = lane < config.wave_m() ? sources.a.offset(place.row + lane) : out_of_range;
-            offsets[1] = !of_columns               ? sources.b.offset(0)
+            offsets[1] = !of_columns              ? sources.b.offset(0)
                          : lane < config.wave_n() ? sources.b.offset(place.col + lane)
                                                   : out_of_range;
         } else {

@@ -56,7 +56,10 @@ struct SixBitSource {
     int origin;
 
     KITTENS_DEVICE SixBitSource(MatrixArgument argument, int64_t, int rows, int k, int origin)
-        : data(static_cast<const char*>(argument.data)), rows(rows), blocks((k + 127) / 128), origin(origin) {}
+        : data(static_cast<const char*>(argument.data)),
+          rows(rows),
+          blocks((k + 127) / 128),
+          origin(origin) {}
     KITTENS_DEVICE int64_t step_bytes() const { return static_cast<int64_t>(rows) * rows_of_6_bits::both; }
     KITTENS_DEVICE global_window window(int k_tile) const {
         return {data + k_tile * step_bytes(), (blocks - k_tile) * step_bytes()};
@@ -87,9 +90,9 @@ struct Operand {
     static constexpr bool read_as_dwords =
         is_float8<T> && config.scales == Scales::in_matrix && config.schedule == Schedule::ping_pong;
 
-    static_assert(!is_float6<T> || config.tile_k == 128, "a tile of codes of 6 bits is what is behind each other");
-    using Source =
-        choose<is_float6<T>, SixBitSource<T, extent>, OperandSource<T, k_is_contiguous, tile_k>>;
+    static_assert(!is_float6<T> || config.tile_k == 128,
+                  "a tile of codes of 6 bits is what is behind each other");
+    using Source = choose<is_float6<T>, SixBitSource<T, extent>, OperandSource<T, k_is_contiguous, tile_k>>;
     static constexpr bool meets_converted = config.converts_b() && is_16bit<T>;
     static constexpr int reads = meets_converted                               ? 4  // of a base tile
                                  : is_float8<T> && target.matrix_k_8bit == 128 ? 2
