@@ -49,6 +49,7 @@ _MX = ("1x32",)
 _BUILT = {(a, b) for built in (_OUTER, _BLOCKED, _MX) for a in built for b in built}
 # Formats of pairs of operands, and which of the pairs of scalings each has.
 _FLOAT8 = {("fp8", "fp8"), ("fp8", "bf8"), ("bf8", "fp8")}
+_MOST_SIX_BIT_BYTES = 4095 << 20  # of an operand: csrc/torch/scaled_gemm.cpp
 _SAME_SIX = {("fp6", "fp6"), ("bf6", "bf6")}
 _WITH_WEIGHTS_OF_4_BITS = {("fp8", "fp4"), ("bf8", "fp4"), ("bf16", "fp4")}
 _PAIRS = {("int8", "int8"), ("fp4", "fp4"), *_FLOAT8, *_SAME_SIX, *_WITH_WEIGHTS_OF_4_BITS}
@@ -315,6 +316,8 @@ def _check(
         _length(where, name, format, length, swizzle)
         for name, format, length in zip("ab", named, (a.shape[1], b.shape[0]), strict=True)
     ]
+    if named[0] in _SIX_BITS:
+        _check_six_bits(where, {"a": a, "b.t()": b.t()}, lengths[0], swizzle)
     if lengths[0] != lengths[1]:
         of = "" if named[0] == named[1] else f", {lengths[0]} and {lengths[1]} of K"
         raise ValueError(
@@ -360,6 +363,22 @@ def _length(where: str, name: str, format: str, length: int, swizzle: str | None
             f"{where}: {name} has {length} bytes along K; {unit} hold {unit // 3 * 4} codes of 6 bits and must divide it: pad with zeros"
         )
     return length // 3 * 4
+
+
+def _check_six_bits(where: str, rows: dict[str, torch.Tensor], k: int, swizzle: str | None) -> None:
+    """Of codes in the order of the kernels, into which others are brought: blocks of all rows, which one buffer holds."""
+    for name, codes in rows.items():
+        if swizzle and not codes.is_contiguous():
+            raise ValueError(
+                f"{where}: {name} has the strides {codes.stride()}; 'shuffled' codes of 6 bits are one contiguous tensor, no rows of "
+                "which are those of what was quantised: quantize the part that is multiplied"
+            )
+        size = codes.shape[0] * ((k + 127) // 128) * 96
+        if size > _MOST_SIX_BIT_BYTES:
+            raise ValueError(
+                f"{where}: {name} has {codes.shape[0]} rows of {k} codes of 6 bits, {size} bytes; at most {_MOST_SIX_BIT_BYTES} are "
+                "reached: split the rows"
+            )
 
 
 def check_formats(

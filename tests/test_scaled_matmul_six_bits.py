@@ -238,21 +238,19 @@ def test_bad_input(gfx950):
     ]:  # fmt: skip
         with pytest.raises(error, match=message):
             scaled_matmul(*arguments, **options)
-    one, row = torch.ones(()), {"formats": "fp6", "swizzle": "shuffled"}
+    order = {"formats": "fp6", "swizzle": "shuffled"}
     whole, apart = torch.zeros(16, 192, dtype=torch.uint8), torch.zeros(16, 288, dtype=torch.uint8)[:, :192]
-    for left, right, name in ((apart, whole, "a"), (whole, apart, "b")):
+    for left, right, name in ((apart, whole, "a"), (whole, apart, r"b\.t\(\)")):
         with pytest.raises(
-            ValueError, match=rf"{name} has codes of 6 bits in the kernels' order, .*contiguous"
+            ValueError, match=rf"{name} has the strides \(288, 1\); 'shuffled' codes of 6 bits are one"
         ):
-            scaled_matmul(left, right.t(), one, one, **row)
-    with pytest.raises(ValueError, match="a has 4293918816 bytes of codes of 6 bits; allowed: 4293918720"):
-        scaled_matmul(
-            torch.empty(4293918816 // 96, 96, dtype=torch.uint8),
-            whole[:, :96].contiguous().t(),
-            one,
-            one,
-            **row,
-        )
+            scaled_matmul(left, right.t(), one, one, **order)
+    rows = (4095 << 20) // 96 + 1
+    many = torch.empty(1, 24, dtype=torch.uint8).expand(rows, 24)
+    with pytest.raises(
+        ValueError, match=f"a has {rows} rows of 32 codes of 6 bits, {96 * rows} bytes; at most 4293918720"
+    ):
+        scaled_matmul(many, torch.zeros(24, 16, dtype=torch.uint8), one, one, formats="fp6")
     with pytest.raises(ValueError, match="rows of x have 40 elements; fp6 has 32 in 24 bytes"):
         quantize(torch.zeros(2, 40), QuantSpec("fp6"))
     with pytest.raises(ValueError, match="granularity is 128; allowed with 'fp6': 'tensor', 'row'"):

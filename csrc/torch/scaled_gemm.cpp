@@ -29,6 +29,9 @@ constexpr const char* schema_of_codes =
 
 constexpr const char* operation = "scaled_gemm";
 
+// Of an operand with codes of 6 bits: what a buffer instruction reaches, less what the compiler adds to offsets.
+constexpr int64_t most_six_bit_bytes = int64_t{4095} << 20;
+
 [[noreturn]] void refuse(const std::string& text) { fail(std::string(operation) + ": " + text); }
 
 bool has_kernel(const gemm::Problem& problem) {
@@ -87,16 +90,10 @@ gemm::ScaleArgument mx_scale(const char* name, const Tensor& scale, int64_t rows
 
 // Parts of all rows are behind each other, in one buffer (tiles/shared_tile_of_6_bits.h).
 void check_order_of_6_bits(const char* name, const Tensor& codes) {
-    if (!codes.is_contiguous())
-        refuse(std::string(name) +
-               " has codes of 6 bits in the kernels' order, whose rows are not apart: it has to be "
-               "contiguous, as "
-               "quantize and a transposition leave it; its shape is " +
-               shape_text(codes.sizes()) + ", its strides are " + shape_text(codes.strides()));
-    constexpr int64_t most = int64_t{4095} << 20;
-    if (codes.element_count() > most)
-        refuse(std::string(name) + " has " + std::to_string(codes.element_count()) +
-               " bytes of codes of 6 bits; allowed: " + std::to_string(most) + ": split its rows");
+    if (!codes.is_contiguous() || codes.element_count() > most_six_bit_bytes)
+        refuse(std::string(name) + " has to be contiguous, of at most " + std::to_string(most_six_bit_bytes) +
+               " bytes; its shape is " + shape_text(codes.sizes()) + ", its strides are " +
+               shape_text(codes.strides()));
 }
 
 void add_bias(gemm::Problem& problem, std::optional<Tensor>& bias, std::vector<runtime::Region>& regions) {
