@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import unittest.mock
 from collections import Counter
 from collections.abc import Iterator
@@ -88,7 +89,7 @@ def _documents(q, k, v, ends_q, ends_k, longest_q, longest_k, *, scale=None, win
     """PyTorch's varlen_attn on the CPU: causal, each document by itself."""
     assert window_size == (-1, 0) and torch.equal(ends_q, ends_k)
     ends, found = ends_q.tolist(), []
-    for first, last in zip(ends, ends[1:], strict=False):
+    for first, last in itertools.pairwise(ends):
         given = (x[first:last].transpose(0, 1) for x in (q, k, v))
         found.append(
             torch.nn.functional.scaled_dot_product_attention(
