@@ -231,7 +231,8 @@ class SimulatedGPU:
         }
         for name, answer in answers.items():
             yield cuda, name, answer
-            if hasattr(cuda.random, name) and ("seed" in name or "rng" in name):  # where torch.cuda has it from
+            # The submodule that torch.cuda has them from.
+            if hasattr(cuda.random, name) and ("seed" in name or "rng" in name):
                 yield cuda.random, name, answer
         for name in (
             "CUDAGraph",

@@ -161,7 +161,8 @@ class SimulatedPlacement(TorchDispatchMode):
             return base.numpy(cpu(self.detach()) if resides(self) else self, force=force)
 
         def record_stream(self: torch.Tensor, stream: Any) -> None:
-            if not resides(self):  # otherwise nothing is outstanding, and the CPU's allocator waits for nothing
+            # Of the simulated GPU's tensors: nothing, since its work is done when it is queued.
+            if not resides(self):
                 base.record_stream(self, stream)
 
         base_deepcopy = torch.Tensor.__deepcopy__

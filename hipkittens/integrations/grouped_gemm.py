@@ -7,8 +7,9 @@ grouped_gemm (github.com/fanshiqing/grouped_gemm) is compiled for CUDA. Before M
 
     grouped_gemm.install()                 # now moe_grouped_gemm=True finds it
 
-Written against grouped_gemm 1.1.4's ops.py and megatron/core/transformer/moe/experts.py. `ops.gmm` is there, with its gradients;
-`ops.permute`, `ops.unpermute` and `ops.sinkhorn_kernel`, which Megatron Core 0.16 does not call, raise NotImplementedError.
+`ops.gmm` is that of grouped_gemm 1.1.4, with its gradients. `ops.permute`, `ops.unpermute` and `ops.sinkhorn_kernel`, which Megatron Core
+0.16 does not call, raise NotImplementedError. GroupedMLP of Megatron Core 0.16.1 has run with it, on the CPU with the simulator and one
+process (tests/oracles/test_megatron.py); nothing has on a GPU.
 """
 
 from __future__ import annotations
