@@ -84,6 +84,8 @@ CLIENTS = (
         "vLLM's layers, with the batches of its tests of attention, on hipkittens",
         ("test_vllm_attention.py", "test_vllm_layers.py", "test_vllm_experts.py"), ("vllm",), "vllm_packages",
     ),
+    Client("TorchTitan's debug models of experts, on hipkittens", ("test_torchtitan.py",), ("torchtitan",), "torchtitan_packages"),
+    Client("Megatron Core's layers, on hipkittens", ("test_megatron.py",), ("megatron-core",), "megatron_packages"),
     Client("IREE", ("test_iree.py",), ("iree-base-compiler", "iree-base-runtime"), "iree_packages"),
     Client("FlyDSL, with its repository's examples and MoE tests of August 2026", ("test_flydsl.py",), ("flydsl",), "flydsl_packages"),
     Client("Mojo", ("test_mojo.py",), ("mojo-compiler", "max-core", "max-mojo-libs"), "mojo_packages"),

@@ -221,6 +221,7 @@ class SimulatedGPU:
             "empty_cache": nothing,
             "is_current_stream_capturing": lambda: False,
             "mem_get_info": self._memory,
+            "default_generators": (torch.default_generator,),
             "manual_seed": seed,
             "manual_seed_all": seed,
             "get_rng_state": lambda device="cuda": torch.get_rng_state(),
@@ -230,6 +231,9 @@ class SimulatedGPU:
         }
         for name, answer in answers.items():
             yield cuda, name, answer
+            # The submodule that torch.cuda has them from.
+            if hasattr(cuda.random, name) and ("seed" in name or "rng" in name):
+                yield cuda.random, name, answer
         for name in (
             "CUDAGraph",
             "graph",

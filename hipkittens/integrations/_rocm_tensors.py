@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _device
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -71,6 +73,7 @@ class SimulatedPlacement(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.residents = _Residents()
+        self.leaving = False
 
     def __torch_dispatch__(
         self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -79,7 +82,9 @@ class SimulatedPlacement(TorchDispatchMode):
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         place = next((at for at, each in enumerate(args) if isinstance(each, torch.device)), None)
         device = kwargs.get("device") if place is None else args[place]
-        if device is None:
+        # What converts within PyTorch, such as rms_norm and the gradients of casts, names the device that a tensor has below.
+        converts = function is torch.ops.aten._to_copy.default and not self.leaving
+        if device is None or (converts and not is_simulated(str(function), device)):
             resident = any(tensor in self.residents for tensor in tensors)
         else:
             resident = is_simulated(str(function), device)
@@ -97,7 +102,7 @@ class SimulatedPlacement(TorchDispatchMode):
 
     def functions(self) -> Iterator[tuple[Any, str, Any]]:
         """(owner, name, what to put there): functions of torch that look at devices before they dispatch."""
-        residents = self.residents
+        residents, placement = self.residents, self
         base = torch._C.TensorBase
         base_to = torch.Tensor.to
 
@@ -130,7 +135,11 @@ class SimulatedPlacement(TorchDispatchMode):
                 kwargs["device"] = place
             else:
                 args = (place, *args[1:])
-            result = base_to(self, *args, **kwargs)
+            before, placement.leaving = placement.leaving, place is not SIMULATED and not stays
+            try:
+                result = base_to(self, *args, **kwargs)
+            finally:
+                placement.leaving = before
             if stays:
                 residents.add(result)
             return result
@@ -141,12 +150,20 @@ class SimulatedPlacement(TorchDispatchMode):
         def cpu(self: torch.Tensor, **format: Any) -> torch.Tensor:
             return to(self, "cpu", **format)
 
+        def type_as(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+            return to(self, other.device, other.dtype)
+
         def numpy(self: torch.Tensor, *, force: bool = False) -> Any:
             if resides(self) and not force:
                 raise TypeError(
                     "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
                 )
             return base.numpy(cpu(self.detach()) if resides(self) else self, force=force)
+
+        def record_stream(self: torch.Tensor, stream: Any) -> None:
+            # Of the simulated GPU's tensors: nothing, since its work is done when it is queued.
+            if not resides(self):
+                base.record_stream(self, stream)
 
         base_deepcopy = torch.Tensor.__deepcopy__
 
@@ -159,7 +176,9 @@ class SimulatedPlacement(TorchDispatchMode):
         yield torch.Tensor, "to", to
         yield torch.Tensor, "cuda", cuda
         yield torch.Tensor, "cpu", cpu
+        yield torch.Tensor, "type_as", type_as
         yield torch.Tensor, "numpy", numpy
+        yield torch.Tensor, "record_stream", record_stream
         yield torch.Tensor, "__deepcopy__", deepcopy
         yield (
             torch.Tensor,
@@ -181,8 +200,13 @@ class SimulatedPlacement(TorchDispatchMode):
             "get_device",
             lambda self: 0 if resides(self) else base.get_device(self),
         )
-        for name in ("tensor", "as_tensor", "asarray"):
+        placed = "tensor", "as_tensor", "asarray"
+        for name in placed:
             yield torch, name, _placed(getattr(torch, name))
+        for function in _device._device_constructors():
+            name = function.__name__
+            if name not in placed and vars(torch).get(name) is function:
+                yield torch, name, _numbered(function)
 
 
 def _placed(function: Callable) -> Callable:
@@ -204,6 +228,19 @@ def _placed(function: Callable) -> Callable:
         else:
             made = function(data, *args, device=CPU, **kwargs).to(device)
         return made.requires_grad_() if requires_grad else made
+
+    return make
+
+
+def _numbered(function: Callable) -> Callable:
+    """torch.empty and its like with device=0, such as torch.cuda.current_device(): torch asks for an accelerator before it dispatches."""
+
+    @functools.wraps(function)
+    def make(*args: Any, **kwargs: Any) -> torch.Tensor:
+        device = kwargs.get("device")
+        if isinstance(device, int) and is_simulated(f"torch.{function.__name__}", device):
+            kwargs["device"] = SIMULATED
+        return function(*args, **kwargs)
 
     return make
 

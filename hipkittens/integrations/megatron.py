@@ -7,8 +7,8 @@
     spec = get_gpt_layer_local_spec()
     spec.submodules.self_attention.submodules.core_attention = CoreAttention
 
-Written against the interface that megatron/core/transformer/dot_product_attention.py and packed_seq_params.py publish
-(github.com/NVIDIA/Megatron-LM, of 2026), and tested against stubs of it. **It has not run with Megatron itself.**
+GPT models of Megatron Core 0.16.1 have run with it, on the CPU with the simulator and one process (tests/oracles/test_megatron.py).
+**Not run: several ranks, its inference, and anything on a GPU.**
 
 Importing needs Megatron Core. What no kernel has raises NotImplementedError that names it: context parallelism, padding and
 arbitrary masks, attention biases, softmax offsets, sequences that are padded inside a pack.

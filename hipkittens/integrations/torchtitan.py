@@ -3,11 +3,13 @@
 
     --override.imports hipkittens.integrations.torchtitan.rms_norm
 
-Written against torchtitan/overrides/README.md and torchtitan/models/common/rmsnorm.py (github.com/pytorch/torchtitan, of
-2026), and tested against stubs of them. **It has not run with TorchTitan itself.** Importing needs TorchTitan.
+TorchTitan 0.3.0's Qwen3 and DeepSeek-V3 debug models of experts have run with it, forward, backward and in training under
+TorchTitan's FSDP, on the CPU with the simulator (tests/oracles/test_torchtitan.py). **Not run: its trainer and command line, and
+anything on a GPU.** Importing needs TorchTitan.
 
-Attention needs no override: TorchTitan calls F.scaled_dot_product_attention or varlen_attn, which `sdpa.activate()` and
-`varlen.activate()` send to us.
+Nothing else needs an override. Attention is `varlen_attn`, which `varlen.activate()` sends to us, in models that are made with
+attn_backend="varlen"; its default, flex_attention, calls no operator that we have. Products of experts are `torch._grouped_mm`, which
+`grouped_mm.activate()` sends to us; their tokens are sorted and added by PyTorch, within dispatchers that also exchange them among ranks.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchtitan.config import derive, override
-from torchtitan.models.common.rmsnorm import RMSNorm
+from torchtitan.models.common import RMSNorm
 
 from .. import nn
 from . import dtensor

@@ -19,7 +19,6 @@ vLLM server on a GPU.**
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from .._log import log
 from ..batch_invariance import set_batch_invariant
@@ -27,13 +26,7 @@ from ..norm import rms_norm
 from ..rotary import rotary, rotary_qk
 
 _ATTENTION = "hipkittens.integrations.vllm_attention.HipKittensAttentionBackend"
-_TARGETS = ((9, 4), (9, 5))  # what ROCm's torch says of gfx942 and of gfx950
 _registered = False
-
-
-def is_of_targets(capability: Any) -> bool:
-    """Of vLLM's DeviceCapability; None is that of a platform that has none, and a CPU is simulated."""
-    return capability is None or (capability.major, capability.minor) in _TARGETS
 
 
 def plugin() -> None:

@@ -33,7 +33,7 @@ from ..attention import attention_varlen
 from ..batch_invariance import is_batch_invariant
 from ..cache import cache_write
 from ..paged_attention import HEAD_SIZES, attention_paged
-from .vllm import is_of_targets
+from ._vllm_targets import is_of_targets
 
 _WHERE = "hipkittens.integrations.vllm_attention"
 # vLLM's names of caches: of 16 bits, of 8-bit codes with a scale of the layer, and of codes with one for each token and head.

@@ -28,7 +28,7 @@ from vllm.platforms import current_platform
 
 from ..batch_invariance import is_batch_invariant
 from ..experts import moe
-from .vllm import is_of_targets
+from ._vllm_targets import is_of_targets
 
 _DTYPES = (torch.bfloat16, torch.float16)
 # vLLM's activations: ours, and whether rows of the gate and of what it multiplies take turns.

@@ -7,8 +7,8 @@ Megatron Core's gradient_accumulation_fusion imports that extension, which is co
 
     weight_gradients.install()
 
-Written against megatron/core/tensor_parallel/layers.py (github.com/NVIDIA/Megatron-LM, of 2026) and APEX's csrc/megatron, and tested
-with such calls. **It has not run with Megatron itself.** wgrad_gemm_accum_fp16, for gradients that are summed in 16 bits, is not there.
+Linear layers of Megatron Core 0.16.1 have run with it, on the CPU with the simulator (tests/oracles/test_megatron.py); nothing has on a
+GPU. wgrad_gemm_accum_fp16, for gradients that are summed in 16 bits, is not there.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def torchtitan(monkeypatch):
     install(
         monkeypatch,
         module("torchtitan.config", override=override, derive=derive),
-        module("torchtitan.models.common.rmsnorm", RMSNorm=RMSNorm),
+        module("torchtitan.models.common", RMSNorm=RMSNorm),
     )
     return registered
 

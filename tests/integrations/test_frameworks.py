@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Megatron Core, TorchTitan, vLLM and SGLang, by stubs of what they publish: none of them is installed here."""
+"""Megatron Core, TorchTitan, vLLM and SGLang, by stubs of what they publish: for the default run none of them is installed.
+
+tests/oracles has test_megatron.py, test_torchtitan.py and test_vllm_*.py, which run the first three themselves."""
 
 import importlib
 import re

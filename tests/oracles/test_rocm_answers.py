@@ -129,10 +129,15 @@ def test_what_torch_says_of_the_device(target):
         torch.cuda.synchronize()
         with torch.cuda.stream(torch.cuda.Stream()):
             assert torch.cuda.current_stream().cuda_stream == 0
+            torch.zeros(1, device=torch.cuda.current_device()).record_stream(torch.cuda.current_stream())
     torch.cuda.manual_seed(3)
     first = torch.rand(4, device="cuda")
     torch.manual_seed(3)
     assert torch.equal(first, torch.rand(4, device="cuda"))
+    (generator,) = torch.cuda.default_generators  # whose states Megatron exchanges
+    generator.set_state(torch.Generator().manual_seed(3).get_state())
+    assert torch.equal(first, torch.rand(4, device="cuda"))
+    assert torch.equal(torch.cuda.random.get_rng_state(), torch.get_rng_state())
 
 
 def test_kernels_wrapped_for_compilation(target):
@@ -165,8 +170,14 @@ def test_where_tensors_are(target):
         torch.zeros(2, device=x.device), torch.autograd.grad((x * x).sum(), x)[0],
     ]  # fmt: skip
     layer = torch.nn.Linear(2, 2, device="cuda")
+    # Which convert within PyTorch.
+    normed = torch.nn.functional.rms_norm(x.bfloat16(), (3,), x[0].bfloat16())
+    x.register_hook(on_gpu.append)
+    normed.float().sum().backward()
+    on_gpu += [normed, torch.zeros(2).type_as(x)]
     on_gpu += [copy.deepcopy(x.detach()), *copy.deepcopy(layer).parameters(), *layer.state_dict().values()]
     on_cpu = [torch.zeros(2), x.cpu(), x.to("cpu"), x.detach().cpu() * 2, torch.zeros(2).copy_(x[0, :2])]
+    on_cpu += [x.type_as(torch.zeros(2)), x.to("cpu", torch.float16)]
     on_cpu += [
         torch.zeros_like(x, device="cpu"),
         torch.tensor([1]),

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: MIT
+"""Megatron Core where `./run test --slow` installs it, in a folder of its own, and processes that import it from there after our doors.
+
+Transformer Engine, APEX and grouped_gemm, which are for NVIDIA GPUs, are not there. Megatron asks for CUDA in many places: the processes have
+hipkittens.integrations.rocm open. One thing of Megatron's is added to: without Transformer Engine its router in 0.16.1 reads a name that
+the failed import has left undefined, moe_utils.te_general_gemm, where None is what its own branch means."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import sys
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from tests.oracles.packages_apart import versions
+
+PACKAGES = Path(sys.prefix) / "megatron_packages"
+VERSION = "0.16.1"
+_open = contextlib.ExitStack()  # as long as the process
+
+
+def missing() -> str:
+    """What has to be installed, or ""."""
+    if versions(PACKAGES).get("megatron-core") != VERSION:
+        return f"megatron-core {VERSION} is not in {PACKAGES}: ./run test --slow installs it"
+    return ""
+
+
+def prepare() -> None:
+    """In a process of its own, for good: Megatron Core can be imported, and is one process of one."""
+    import torch.distributed as dist
+
+    from hipkittens.integrations import grouped_gemm, rocm, weight_gradients
+
+    sys.path.insert(0, str(PACKAGES))
+    warnings.simplefilter("ignore")  # it warns of each package that is not there
+    grouped_gemm.install()
+    weight_gradients.install()
+    _open.enter_context(rocm.active())
+    from megatron.core import parallel_state
+    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+    from megatron.core.transformer.moe import moe_utils
+
+    moe_utils.te_general_gemm = None
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    parallel_state.initialize_model_parallel()
+    model_parallel_cuda_manual_seed(1)
+
+
+def process() -> ProcessPoolExecutor:
+    """One that is prepared."""
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), prepare)
