@@ -61,7 +61,8 @@ std::shared_ptr<const Program> LoadedCode::program(const code_object::Kernel& ke
             program->accum_offset == kernel.accum_offset && have.arithmetic == settings.arithmetic &&
             have.host_level == settings.host_level && have.poison == settings.poison &&
             have.checks == settings.checks && have.trace == settings.trace &&
-            have.count_lds_conflicts == settings.count_lds_conflicts) {
+            have.count_lds_conflicts == settings.count_lds_conflicts &&
+            !have.wave_turn == !settings.wave_turn) {
             program_cache().use(program);
             return program;
         }

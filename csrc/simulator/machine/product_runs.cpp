@@ -83,7 +83,7 @@ bool can_pass(const Held& product, const checks::Effects& other) {
 
 bool gathers_products(const Settings& settings) {
     return settings.host_level >= HostLevel::avx512_bf16 && settings.arithmetic == Arithmetic::fast &&
-           !settings.checks && !settings.trace;
+           !settings.checks && !settings.trace && !settings.wave_turn;
 }
 
 void gather_products(Program& program, const StepBuilder& builder) {

@@ -16,6 +16,8 @@ namespace hipkittens::simulator {
 // difference, and no other step looks at these.
 //
 // A wait may be passed: what completes there was requested for registers that a product before the wait may not touch either.
+//
+// Not where waves take turns of so many steps (Settings::wave_turn): a run counts as one, and time is measured by steps there.
 bool gathers_products(const Settings& settings);
 void gather_products(Program& program, const StepBuilder& builder);
 

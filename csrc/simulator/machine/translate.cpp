@@ -288,7 +288,8 @@ std::unique_ptr<const Program> translate(const TranslateRequest& request) {
     program->steps = std::move(translation.builder.steps());
     if (gathers_products(request.settings)) gather_products(*program, translation.builder);
     if (uses_tile_unit(request.settings)) {
-        tile_unit::adopt_products(program->steps.data(), program->steps.size(), program->instructions.data());
+        tile_unit::adopt_products(program->steps.data(), program->steps.size(), program->instructions.data(),
+                                  !request.settings.wave_turn);
     }
     program->constant_values = translation.builder.constant_values();
     program->wave_bytes = translation.builder.wave_bytes();

@@ -363,7 +363,7 @@ void shape_thread_tiles() {
 
 void release_thread_tiles() { _tile_release(); }
 
-void adopt_products(Step* steps, size_t count, const isa::Instruction* instructions) {
+void adopt_products(Step* steps, size_t count, const isa::Instruction* instructions, bool together) {
     const auto meaning_at = [&](size_t index) -> const Meaning* {
         const Step& step = steps[index];
         const isa::Instruction& instruction = instructions[step.instruction];
@@ -391,7 +391,7 @@ void adopt_products(Step* steps, size_t count, const isa::Instruction* instructi
         };
         while (end < count && meaning_at(end) == meaning && !writes_an_a_of_the_run(steps[end - 1])) ++end;
         for (size_t index = first; index < end; ++index) steps[index].handler = meaning->one;
-        if (end - first > 1) {
+        if (together && end - first > 1) {
             group_by_destination(steps + first, steps + end, *meaning);
             steps[first].handler = meaning->several;
             steps[first].extra[2] = static_cast<uint32_t>(end - first);

@@ -19,8 +19,8 @@ void shape_thread_tiles();
 void release_thread_tiles();
 
 // Gives the bf16 products among `steps` (bound at level avx512_bf16, arithmetic fast, operands used in place)
-// handlers that use the tile unit; products that follow each other share their rearranged A operands.
-void adopt_products(Step* steps, size_t count, const isa::Instruction* instructions);
+// handlers that use the tile unit. `together`: products that follow each other are one step, and share their rearranged A operands.
+void adopt_products(Step* steps, size_t count, const isa::Instruction* instructions, bool together);
 
 // Shapes the tiles of the calling thread for those handlers as long as it lives. Foreign code (torch's own
 // kernels) shapes them differently: nothing but the run loop may run meanwhile.
