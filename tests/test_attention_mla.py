@@ -127,7 +127,8 @@ def test_a_cache_of_8_bits_is_what_it_holds(target, dtype):
     """The same bits as of a cache of q's dtype that holds the same numbers."""
     problem = draw_latent([300], heads=16, dtype=dtype, cache_dtype=CODES[target])
     wide = dataclasses.replace(problem, kv_cache=problem.kv_cache.to(dtype))
-    with hipkittens.simulate(target):
+    # In "fast" arithmetic a host with AMX has its own order of sums for each type of codes.
+    with hipkittens.simulate(target, arithmetic="strict"):
         results = [attention_mla(*each.arguments(), scale=SCALE, return_lse=True) for each in (problem, wide)]
     assert torch.equal(results[0][0], results[1][0]) and torch.equal(results[0][1], results[1][1])
 

@@ -127,7 +127,7 @@ def test_broadcast_operands(target):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("arithmetic", [0, 1])
+@pytest.mark.parametrize("arithmetic", ["strict", "exact"])
 @pytest.mark.parametrize("orientation", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("element", ["bf16", "f16"])
 def test_every_row_adds_along_k_in_one_order(target, arithmetic, orientation, element):
