@@ -31,6 +31,7 @@ struct HeldRowConfig {
 struct RangeEnds {
     const int32_t* ends;
     uint32_t count;
+    uint32_t padding;  // named, so that the bytes of the same launch are the same
 };
 
 // Shuffled scales in bands of rows that begin with each range: row_bands.h. Rows of a band that are in no range are not written.
@@ -48,6 +49,7 @@ struct TokenQuantizeArguments : QuantizeArguments {
 // Of rows (rows, columns) that are aligned, of columns that 8 divides, without a bias; not of codes of 6 bits or of other_rounding.
 struct GatedRowsArguments : QuantizeArguments {
     uint32_t workgroups;  // a row of each after the other
+    uint32_t padding;     // as above
 };
 // Bytes of scales (rows, columns), in that order.
 struct BandsArguments {
