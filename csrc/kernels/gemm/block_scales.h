@@ -45,14 +45,14 @@ struct ScaleSource {
 // B, which all columns of a band share (Scales::blocks) or every column has (row_blocks). Where operands go directly to LDS the
 // scales do, too, a dword for each thread, and are counted with them. Elsewhere each lane loads the scale of one of the wave's rows
 // (columns), and the wave's lanes hand them to each other: rows of scales are lines of their own, and a lane that loaded all that it
-// multiplies with would have each of them looked up four times. The streamed schedule, with one base tile of rows, does so.
+// multiplies with would have each of them looked up four times. Tiles of few rows do so, where the exchange takes longer.
 template <GemmConfig config>
 struct BlockScales {
     static constexpr bool promotes = true, streamed = config.schedule == Schedule::streamed;
     static constexpr bool of_columns = config.scales == Scales::row_blocks,
                           direct = config.row_start == RowStart::vector && vector_fill == Fill::direct &&
                                    !streamed,
-                          shared = !direct && !streamed;
+                          shared = !direct && !streamed && config.wave_m() > 32;
     static constexpr int pieces = config.schedule == Schedule::ping_pong ? 2 : 1,
                          piece_rows = config.tile_m / pieces, piece_columns = config.tile_n / pieces,
                          height = config.wave_m() / pieces / config.matrix,
@@ -163,6 +163,8 @@ struct BlockScales {
         } else if constexpr (shared) {
             row_of_lane = buffer_load<float>(sources.a.scales, offsets[0]);
             column_of_lane = buffer_load<float>(sources.b.scales, offsets[1]);
+        } else {
+            load_first(pending);
         }
     }
     template <int band_row, int band_col>
