@@ -37,6 +37,7 @@ struct SortArguments {
     uint32_t segments, wave_pairs;  // a segment has `waves` times as many pairs
     uint32_t workgroups;            // that move pairs
     uint32_t id_bits;               // that tell experts apart
+    uint32_t unused;                // named, so that the bytes of the same launch are the same
 };
 
 // All in one launch; or a workgroup counts each segment, one adds the counts up, and a workgroup moves each segment.
