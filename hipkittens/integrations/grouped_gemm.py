@@ -15,7 +15,6 @@ process (tests/oracles/test_megatron.py); nothing has on a GPU.
 from __future__ import annotations
 
 import importlib.machinery
-import importlib.util
 import sys
 import types
 
@@ -23,6 +22,7 @@ import torch
 
 from .._arguments import check_tensor
 from ..grouped import grouped_matmul
+from ._stand_in_modules import put
 
 MODULE = "grouped_gemm"
 OPERATORS = f"{MODULE}.ops"
@@ -31,29 +31,22 @@ _WHERE = f"{OPERATORS}.gmm"
 
 def install() -> None:
     """Puts a module named MODULE where `import` finds it. ImportError where another one is imported or installed."""
-    present = sys.modules.get(MODULE)
-    if present is not None and _is_ours(present):
-        return
-    if present is not None or importlib.util.find_spec(MODULE) is not None:
-        raise ImportError(
-            f"hipkittens.integrations.grouped_gemm: this Python has a {MODULE} of its own; uninstall it, or do not call install()"
-        )
     package, operators = (_module(name) for name in (MODULE, OPERATORS))
     package.__path__ = []
     package.ops = operators
     for function in (gmm, permute, unpermute, sinkhorn_kernel):
         setattr(operators, function.__name__, function)
-    sys.modules |= {MODULE: package, OPERATORS: operators}
+    put("hipkittens.integrations.grouped_gemm", {MODULE: package, OPERATORS: operators}, _is_ours())
 
 
 def uninstall() -> None:
     """Takes it away again; nothing where `install` put none. Megatron, once imported, keeps what it has found."""
-    if _is_ours(sys.modules.get(MODULE)):
+    if _is_ours():
         del sys.modules[MODULE], sys.modules[OPERATORS]
 
 
-def _is_ours(module: types.ModuleType | None) -> bool:
-    return getattr(getattr(module, "ops", None), "gmm", None) is gmm
+def _is_ours() -> bool:
+    return getattr(getattr(sys.modules.get(MODULE), "ops", None), "gmm", None) is gmm
 
 
 def _module(name: str) -> types.ModuleType:

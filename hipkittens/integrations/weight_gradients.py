@@ -13,35 +13,32 @@ GPU. wgrad_gemm_accum_fp16, for gradients that are summed in 16 bits, is not the
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import types
 
 import torch
 
 from ..gemm import addmm_
+from ._stand_in_modules import put
 
 MODULE = "fused_weight_gradient_mlp_cuda"
 
 
 def install() -> None:
     """Puts a module named MODULE where `import` finds it. ImportError where another one is imported or installed."""
-    present = sys.modules.get(MODULE)
-    if present is not None and getattr(present, "wgrad_gemm_accum_fp32", None) is wgrad_gemm_accum_fp32:
-        return
-    if present is not None or importlib.util.find_spec(MODULE) is not None:
-        raise ImportError(
-            f"hipkittens.integrations.weight_gradients: this Python has a {MODULE} of its own; uninstall it, or do not call install()"
-        )
     module = types.ModuleType(MODULE, __doc__)
     module.wgrad_gemm_accum_fp32 = wgrad_gemm_accum_fp32
-    sys.modules[MODULE] = module
+    put("hipkittens.integrations.weight_gradients", {MODULE: module}, _is_ours())
 
 
 def uninstall() -> None:
     """Takes it away again; nothing where `install` put none."""
-    if getattr(sys.modules.get(MODULE), "wgrad_gemm_accum_fp32", None) is wgrad_gemm_accum_fp32:
+    if _is_ours():
         del sys.modules[MODULE]
+
+
+def _is_ours() -> bool:
+    return getattr(sys.modules.get(MODULE), "wgrad_gemm_accum_fp32", None) is wgrad_gemm_accum_fp32
 
 
 def wgrad_gemm_accum_fp32(input: torch.Tensor, d_output: torch.Tensor, d_weight: torch.Tensor) -> None:

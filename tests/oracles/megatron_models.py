@@ -8,17 +8,13 @@ with the same weights. Everything else, in all three, is Megatron's on PyTorch's
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-import hipkittens
-from hipkittens import _simulator
 from hipkittens._accuracy import Comparison, compare, mean_of
+from tests.oracles.model_runs import chosen_experts, launched
 
 EXPERTS, HIDDEN, FFN, VOCABULARY, LENGTH = 4, 64, 48, 64, 24
 # Tokens for which bfloat16 and float64 choose the same experts everywhere.
@@ -108,31 +104,6 @@ def tokens(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return ids.cuda(), torch.arange(LENGTH).expand(2, LENGTH).cuda(), hidden.cuda()
 
 
-@contextlib.contextmanager
-def launched(target: str, **options: Any) -> Iterator[dict[str, Any]]:
-    """Afterwards, launches and findings."""
-    found: dict[str, Any] = {}
-    _simulator.record_launches(True)
-    try:
-        with hipkittens.simulate(target, **options) as run:
-            yield found
-        found["launches"] = Counter(each["kernel"] for each in _simulator.recorded_launches())
-        found["findings"] = [str(each) for each in run.findings]
-    finally:
-        _simulator.record_launches(False)
-
-
-@contextlib.contextmanager
-def _choices(model: torch.nn.Module) -> Iterator[list[torch.Tensor]]:
-    """The experts of each token, layer by layer."""
-    found: list[torch.Tensor] = []
-    routers = [each for name, each in model.named_modules() if name.endswith("mlp.router")]
-    handles = [each.register_forward_hook(lambda *given: found.append(given[2][1])) for each in routers]
-    yield found
-    for handle in handles:
-        handle.remove()
-
-
 def _loss(model: torch.nn.Module, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits, and a sum in which each has a weight of its own, so that all gradients are dense."""
     logits = model(*tokens(seed))
@@ -142,7 +113,7 @@ def _loss(model: torch.nn.Module, seed: int) -> tuple[torch.Tensor, torch.Tensor
 
 def _results(model: torch.nn.Module, seed: int) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
     model.zero_grad(set_to_none=True)
-    with _choices(model) as choices:
+    with chosen_experts(model, "mlp.router", lambda result: result[1]) as choices:
         logits, loss = _loss(model, seed)
     loss.backward()
     return {"logits": logits.detach(), **_weights(model, "grad")}, choices

@@ -8,13 +8,12 @@ the failed import has left undefined, moe_utils.te_general_gemm, where None is w
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import sys
 import warnings
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from tests.oracles.packages_apart import versions
+from tests.oracles import packages_apart
 
 PACKAGES = Path(sys.prefix) / "megatron_packages"
 VERSION = "0.16.1"
@@ -23,9 +22,7 @@ _open = contextlib.ExitStack()  # as long as the process
 
 def missing() -> str:
     """What has to be installed, or ""."""
-    if versions(PACKAGES).get("megatron-core") != VERSION:
-        return f"megatron-core {VERSION} is not in {PACKAGES}: ./run test --slow installs it"
-    return ""
+    return packages_apart.missing(PACKAGES, "megatron-core", VERSION)
 
 
 def prepare() -> None:
@@ -51,4 +48,4 @@ def prepare() -> None:
 
 def process() -> ProcessPoolExecutor:
     """One that is prepared."""
-    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), prepare)
+    return packages_apart.process(prepare)

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import multiprocessing
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 
@@ -15,6 +17,18 @@ def versions(folder: Path) -> dict[str, str]:
     return {
         each.metadata["Name"]: each.version for each in importlib.metadata.distributions(path=[str(folder)])
     }
+
+
+def missing(folder: Path, name: str, version: str, others: str = "") -> str:
+    """What has to be installed, or "". others: what else the folder has."""
+    if versions(folder).get(name) == version:
+        return ""
+    return f"{name} {version} is not in {folder}: ./run test --slow installs it{others}"
+
+
+def process(prepare: Callable[[], None]) -> ProcessPoolExecutor:
+    """A process of its own, in which packages can be imported that this one shall not have. prepare: what it does first."""
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), prepare)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,6 @@ import contextlib
 import copy
 import itertools
 import unittest.mock
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,10 +23,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-import hipkittens
-from hipkittens import _simulator
 from hipkittens._accuracy import compare
 from hipkittens.integrations import grouped_mm, varlen
+from tests.oracles.model_runs import chosen_experts, launched
 
 OVERRIDE = "hipkittens.integrations.torchtitan.rms_norm"
 LENGTH = 16
@@ -137,34 +135,13 @@ def exact() -> Iterator[None]:
 @contextlib.contextmanager
 def ours(target: str, **options: Any) -> Iterator[dict[str, Any]]:
     """What unmodified TorchTitan is given, and afterwards the launches, findings and calls that were passed on."""
-    found: dict[str, Any] = {}
-    _simulator.record_launches(True)
-    try:
-        with varlen.active(), grouped_mm.active(), hipkittens.simulate(target, **options) as run:
-            yield found
-            found["passed_on"] = grouped_mm.passed_on()
-        found["launches"] = Counter(each["kernel"] for each in _simulator.recorded_launches())
-        found["findings"] = [str(each) for each in run.findings]
-    finally:
-        _simulator.record_launches(False)
-
-
-@contextlib.contextmanager
-def _choices(model: torch.nn.Module) -> Iterator[list[torch.Tensor]]:
-    """The experts of each token, layer by layer."""
-    found: list[torch.Tensor] = []
-    routers = [each for name, each in model.named_modules() if name.endswith("moe.router")]
-    handles = [
-        each.register_forward_hook(lambda *given: found.append(given[2][1].sort(-1).values))
-        for each in routers
-    ]
-    yield found
-    for handle in handles:
-        handle.remove()
+    with varlen.active(), grouped_mm.active(), launched(target, **options) as found:
+        yield found
+        found["passed_on"] = grouped_mm.passed_on()
 
 
 def _results(model: torch.nn.Module, seed: int) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
-    with _choices(model) as choices:
+    with chosen_experts(model, "moe.router", lambda result: result[1].sort(-1).values) as choices:
         loss, logits = loss_of(model, seed)
     loss.backward()
     return {

@@ -4,12 +4,11 @@ there. Its trainer and what that imports (data sets, TensorBoard, checkpoints) a
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from tests.oracles.packages_apart import versions
+from tests.oracles import packages_apart
 
 PACKAGES = Path(sys.prefix) / "torchtitan_packages"
 VERSION = "0.3.0"
@@ -17,9 +16,7 @@ VERSION = "0.3.0"
 
 def missing() -> str:
     """What has to be installed, or ""."""
-    if versions(PACKAGES).get("torchtitan") != VERSION:
-        return f"torchtitan {VERSION} is not in {PACKAGES}: ./run test --slow installs it and what its models import"
-    return ""
+    return packages_apart.missing(PACKAGES, "torchtitan", VERSION, " and what its models import")
 
 
 def prepare() -> None:
@@ -29,4 +26,4 @@ def prepare() -> None:
 
 def process() -> ProcessPoolExecutor:
     """One that is prepared."""
-    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), prepare)
+    return packages_apart.process(prepare)

@@ -8,13 +8,12 @@ for which a layer calls its attention backend directly. Nothing of vLLM is stubb
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from tests.oracles.packages_apart import versions
+from tests.oracles import packages_apart
 
 PACKAGES = Path(sys.prefix) / "vllm_packages"
 TRANSFORMERS_5 = Path(sys.prefix) / "hub_packages"
@@ -23,8 +22,8 @@ VERSION = "0.33.0"
 
 def missing() -> str:
     """What has to be installed, or ""."""
-    if versions(PACKAGES).get("vllm") != VERSION:
-        return f"vllm {VERSION} is not in {PACKAGES}: ./run test --slow installs it and what it imports"
+    if vllm := packages_apart.missing(PACKAGES, "vllm", VERSION, " and what it imports"):
+        return vllm
     if not (TRANSFORMERS_5 / "transformers").is_dir():
         return f"Transformers 5 is not in {TRANSFORMERS_5}: ./run test installs it"
     return ""
@@ -38,4 +37,4 @@ def prepare() -> None:
 
 def process() -> ProcessPoolExecutor:
     """One that is prepared."""
-    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), prepare)
+    return packages_apart.process(prepare)
