@@ -22,9 +22,6 @@ inline constexpr int system_bytes =
 constexpr int system_byte(int tile, int row, int column) {
     return (system_start(tile) + row * system_pitch(tile) + column) * 4;
 }
-// The number of a base tile not above the diagonal.
-KITTENS_DEVICE constexpr int lower(int i, int j) { return i * (i + 1) / 2 + j; }
-
 // One chunk's of PrepareArguments::matrices.
 template <class T>
 struct ChunkMatrices {
@@ -54,58 +51,64 @@ struct ChunkMatrices {
 };
 
 // T = (I + A)^-1 of the A that is below the diagonal of `system`, where blocks of T take the place of A's. For one wave.
+//
+// (I + A) T = I by forward substitution: its rounding errors are those of a right side, which T damps as it does values. Those of
+// T (I + A) = I would be added to T itself, and with keys that are equal and rates near 2 they are all that is left of a state.
 template <class T>
 KITTENS_DEVICE void store_inverse(kittens::shared_byte* system, const ChunkMatrices<T>& matrices) {
     const int column = kittens::lane_id() % 16, quarter = kittens::lane_id() / 16;
-    // T (I + A) = I. The blocks of the diagonal by substitution: each lane a row of one of them, from the last column back.
+    // The blocks of the diagonal: each lane a column of one of them.
     {
         auto* block = system + system_byte(quarter, 0, 16 * quarter);
         const int row_bytes = system_pitch(quarter) * 4;
-        float row[16];
+        float of_column[16];
 #pragma unroll
-        for (int j = 15; j >= 0; --j) {
-            row[j] = column == j ? 1.0f : 0.0f;
+        for (int i = 0; i < 16; ++i) {
+            of_column[i] = column == i ? 1.0f : 0.0f;
 #pragma unroll
-            for (int m = j + 1; m < 16; ++m)
-                row[j] =
-                    __builtin_fmaf(-kittens::lds_read<float>(block + m * row_bytes + j * 4), row[m], row[j]);
+            for (int m = 0; m < i; ++m)
+                of_column[i] = __builtin_fmaf(-kittens::lds_read<float>(block + i * row_bytes + m * 4),
+                                              of_column[m], of_column[i]);
         }
 #pragma unroll
-        for (int j = 0; j < 16; j += 4)
-            kittens::lds_write(four{row[j], row[j + 1], row[j + 2], row[j + 3]},
-                               block + column * row_bytes + j * 4);
+        for (int i = 0; i < 16; ++i) kittens::lds_write(of_column[i], block + i * row_bytes + column * 4);
     }
-    // Below it T_ij = -(sum over j < m <= i of T_im A_mj) T_jj. A block's lane has neighbours of a row, which is what the next
-    // product takes of its left operand; of the right one it takes neighbours of a column.
-    const auto left = [&](int i, int j) {
+    // Neighbours of a row of a block, as a left operand has them and memory takes them; and of a column, as a right one and results.
+    const auto of_row = [&](int i, int j) {
         return kittens::lds_read<four>(system + system_byte(i, column, 16 * j + 4 * quarter));
     };
-    const auto add_product = [&](four a, int i, int j, four sum) {
+    const auto byte_of_column = [&](int i, int j, int e) {
+        return system_byte(i, 4 * quarter + e, 16 * j + column);
+    };
+    const auto add_product = [&](four a, four b, four sum) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e)
-            sum = kittens::matrix_16x16(
-                kittens::lds_read<float>(system + system_byte(i, 4 * quarter + e, 16 * j + column)), a[e],
-                sum);
+        for (int e = 0; e < 4; ++e) sum = kittens::matrix_16x16(a[e], b[e], sum);
         return sum;
     };
-    four inverse[lower(system_tiles, 0)];
+    // Below it T_ij = -T_ii (sum over j <= m < i of A_im T_mj). No later column needs A's blocks of column j.
 #pragma unroll
-    for (int i = 0; i < system_tiles; ++i) {
-        inverse[lower(i, i)] = left(i, i);
+    for (int j = 0; j < system_tiles - 1; ++j) {
+        four inverse[system_tiles];
 #pragma unroll
-        for (int j = i - 1; j >= 0; --j) {
+        for (int e = 0; e < 4; ++e)
+            inverse[j][e] = kittens::lds_read<float>(system + byte_of_column(j, j, e));
+#pragma unroll
+        for (int i = j + 1; i < system_tiles; ++i) {
             four sum = 0;
 #pragma unroll
-            for (int m = i; m > j; --m) sum = add_product(inverse[lower(i, m)], m, j, sum);
-            inverse[lower(i, j)] = add_product(-sum, j, j, four(0.0f));
+            for (int m = j; m < i; ++m) sum = add_product(of_row(i, m), inverse[m], sum);
+            inverse[i] = add_product(of_row(i, i), -sum, four(0.0f));
         }
+#pragma unroll
+        for (int i = j + 1; i < system_tiles; ++i)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) kittens::lds_write(inverse[i][e], system + byte_of_column(i, j, e));
     }
 #pragma unroll
     for (int i = 0; i < system_tiles; ++i)
 #pragma unroll
         for (int j = 0; j < system_tiles; ++j)
-            matrices.store(ChunkMatrix::inverse, i, j,
-                           j <= i ? inverse[lower(i, j <= i ? j : i)] : four(0.0f));
+            matrices.store(ChunkMatrix::inverse, i, j, j <= i ? of_row(i, j) : four(0.0f));
 }
 
 }  // namespace hipkittens::delta_rule

@@ -17,6 +17,9 @@ KITTENS_DEVICE float sum_so_far(float value) {
     return value;
 }
 
+// The number of a base tile not above the diagonal.
+KITTENS_DEVICE constexpr int lower(int i, int j) { return i * (i + 1) / 2 + j; }
+
 // One wave for a chunk of one value head. In base tile (i, j) a lane has row 16 i + lane % 16 and columns
 // 16 j + 4 (lane / 16) .. + 3.
 template <PrepareConfig config>
