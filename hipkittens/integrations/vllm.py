@@ -2,15 +2,15 @@
 """vLLM's attention, experts, RMSNorm and RotaryEmbedding on hipkittens, as a general plugin of vLLM's named hipkittens:
 
     VLLM_PLUGINS=hipkittens vllm serve MODEL --attention-backend CUSTOM \\
-        --compilation-config '{"custom_ops": ["+rms_norm", "+rotary_embedding", "+unquantized_fused_moe"]}'
+        --compilation-config '{"custom_ops": ["+rms_norm", "+rotary_embedding", "+unquantized_fused_moe", "+fp8_fused_moe", "+mxfp4_fused_moe"]}'
 
 vLLM runs every general plugin that is installed unless VLLM_PLUGINS lists some. This one does nothing unless it is listed there: to have
 the package installed changes no vLLM. Programs may call `register` themselves instead. vLLM calls custom operators only where they are
 enabled, as above.
 
 The attention backend, of `vllm_attention`, is registered as AttentionBackendEnum.CUSTOM unless another plugin is, and computes where vLLM
-is told to take that. Experts are those of `vllm_experts`. Under VLLM_BATCH_INVARIANT `hipkittens.set_batch_invariant` is on. What vLLM's
-Qwen3-Next decodes with is in `vllm_delta_rule`.
+is told to take that. Experts are those of `vllm_experts` and `vllm_scaled_experts`. Under VLLM_BATCH_INVARIANT
+`hipkittens.set_batch_invariant` is on. What vLLM's Qwen3-Next decodes with is in `vllm_delta_rule`.
 
 Written against vLLM 0.33.0, whose own classes run with it in the simulator (tests/oracles/test_vllm_layers.py). **It has never run in a
 vLLM server on a GPU.**
@@ -86,8 +86,10 @@ def register() -> None:
     # register_oot names operators by their classes; "+rms_norm" and "+rotary_embedding" are to enable ours, as they do vLLM's.
     HipKittensRMSNorm.name, HipKittensRotaryEmbedding.name = RMSNorm.name, RotaryEmbedding.name
     from .vllm_experts import register as register_experts
+    from .vllm_scaled_experts import register as register_scaled_experts
 
     register_experts()
+    register_scaled_experts()
     _registered = True
 
 

@@ -3,8 +3,8 @@
 
     VLLM_PLUGINS=hipkittens vllm serve MODEL --compilation-config '{"custom_ops": ["+unquantized_fused_moe"]}'
 
-bfloat16 and float16, biases, expert parallelism by vLLM's expert_map; silu, gelu and gpt-oss' swiglu. What is not, such as quantised
-weights, LoRA, a limit of silu, activations without a gate and data parallelism, stays with the kernels that vLLM chooses.
+bfloat16 and float16, biases, expert parallelism by vLLM's expert_map; silu, gelu and gpt-oss' swiglu. What is not, such as LoRA, a limit
+of silu, activations without a gate and data parallelism, stays with the kernels that vLLM chooses. Quantised weights: vllm_scaled_experts.
 
 Written against vLLM 0.33.0, whose modular kernel runs it in the simulator (tests/oracles/test_vllm_experts.py). **It has never run in a vLLM
 server on a GPU.** Importing needs vLLM.
@@ -39,6 +39,8 @@ _ACTIVATIONS = {
     MoEActivation.SWIGLUOAI: ("swiglu", True),
 }
 
+_SWIGLU_LIMIT = 7.0  # gpt-oss', of gated_activation's "swiglu"
+
 
 class HipKittensExperts(FusedMoEExpertsModular):
     """Both products, the gate, and the sum over a token's choices. Weights as vLLM loads them: (experts, 2 I, H) and (experts, H, I)."""
@@ -52,8 +54,9 @@ class HipKittensExperts(FusedMoEExpertsModular):
         """vLLM's own questions, and ours about the dtype and a limit of the gate."""
         if moe_config.in_dtype not in _DTYPES:
             return False, f"kernel does not support {moe_config.in_dtype}"
-        if moe_config.swiglu_limit is not None and moe_config.activation != MoEActivation.SWIGLUOAI:
-            return False, f"kernel does not support a limit of {moe_config.activation}"
+        limit, of_swiglu = moe_config.swiglu_limit, moe_config.activation == MoEActivation.SWIGLUOAI
+        if limit is not None and not (of_swiglu and limit == _SWIGLU_LIMIT):
+            return False, f"kernel does not support a limit of {limit} of {moe_config.activation}"
         return FusedMoEExpertsModular.is_supported_config(cls, moe_config, *others, **more)
 
     @staticmethod
@@ -111,11 +114,17 @@ class HipKittensExperts(FusedMoEExpertsModular):
         kind, interleaved = _ACTIVATIONS[activation]
         if apply_router_weight_on_input:
             topk_weights = torch.ones_like(topk_weights)
+        given = {"bias1": self.w1_bias, "bias2": self.w2_bias, "interleaved": interleaved} | self._of_weights(
+            w1
+        )
         result = moe(
-            hidden_states, w1, w2, topk_weights, topk_ids, activation=kind, bias1=self.w1_bias, bias2=self.w2_bias, expert_map=expert_map,
-            interleaved=interleaved,
-        )  # fmt: skip
+            hidden_states, w1, w2, topk_weights, topk_ids, activation=kind, expert_map=expert_map, **given
+        )
         output.copy_(result)
+
+    def _of_weights(self, w1: torch.Tensor) -> dict[str, Any]:
+        """What `moe` is told of weights that are not plain."""
+        return {}
 
 
 def register() -> None:

@@ -7,6 +7,7 @@ vLLM            https://github.com/vllm-project/vllm/blob/main/vllm/model_execut
 SGLang          https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/plugins/hook_registry.py
 """
 
+import collections
 import contextlib
 import dataclasses
 import enum
@@ -177,10 +178,12 @@ def vllm(monkeypatch):
 
             return turn(query), None if key is None else turn(key)
 
-    # It has seen another test's stubs.
-    monkeypatch.delitem(sys.modules, "hipkittens.integrations.vllm_experts", raising=False)
+    # They have seen another test's stubs.
+    for name in ("vllm_experts", "vllm_scaled_experts"):
+        monkeypatch.delitem(sys.modules, f"hipkittens.integrations.{name}", raising=False)
     vllm_attention(monkeypatch)
     vllm_experts(monkeypatch, CustomOp)
+    vllm_scaled_experts(monkeypatch)
     install(
         monkeypatch,
         module("vllm.model_executor.custom_op", CustomOp=CustomOp),
@@ -254,9 +257,13 @@ def vllm_experts(monkeypatch, custom_op):
     activations = enum.Enum("MoEActivation", gates)
 
     class FusedMoEExpertsModular:
+        def __init__(self, moe_config=None, quant_config=None):
+            self.moe_config, self.quant_config = moe_config, quant_config
+
         @staticmethod
-        def is_supported_config(cls, moe_config, *others):
-            return cls._supports_activation(moe_config.activation), None
+        def is_supported_config(cls, moe_config, weight_key=None, activation_key=None, *others):
+            supported = cls._supports_quant_scheme(weight_key, activation_key)
+            return supported and cls._supports_activation(moe_config.activation), None
 
     class UnquantizedFusedMoEMethod(custom_op):
         name = "unquantized_fused_moe"
@@ -285,6 +292,51 @@ def vllm_experts(monkeypatch, custom_op):
             f"{package}.unquantized_fused_moe_method", UnquantizedFusedMoEMethod=UnquantizedFusedMoEMethod
         ),
     )
+
+
+def vllm_scaled_experts(monkeypatch):
+    """Schemes by their names, and selections that give nothing. Returns the options of compilation, which enable what `custom_ops` names."""
+    package, quantization = "vllm.model_executor.layers.fused_moe", "vllm.model_executor.layers.quantization"
+    options = types.SimpleNamespace(
+        custom_ops=set(), enabled_custom_ops=collections.Counter(), disabled_custom_ops=collections.Counter()
+    )
+    options.is_custom_op_enabled = lambda name: name in options.custom_ops
+    names = (
+        "kFp8Dynamic128Sym", "kFp8DynamicTensorSym", "kFp8DynamicTokenSym", "kFp8Static128BlockSym", "kFp8StaticChannelSym",
+        "kFp8StaticTensorSym", "kMxfp4Dynamic", "kMxfp4Static", "kMxfp8Dynamic",
+    )  # fmt: skip
+
+    def select_fp8_moe_backend(config, weight_key, activation_key, allow_vllm_cutlass=False):
+        return "vLLM's", None
+
+    def select_mxfp4_moe_backend(config, activation_key=None):
+        return "vLLM's", None
+
+    def replace_parameter(layer, name, value):
+        setattr(layer, name, torch.nn.Parameter(value, requires_grad=False))
+
+    install(
+        monkeypatch,
+        module(
+            "vllm.config", get_current_vllm_config=lambda: types.SimpleNamespace(compilation_config=options)
+        ),
+        module(
+            f"{package}.oracle.fp8",
+            Fp8MoeBackend=enum.Enum("Fp8MoeBackend", ["TRITON"]),
+            select_fp8_moe_backend=select_fp8_moe_backend,
+        ),
+        module(
+            f"{package}.oracle.mxfp4",
+            Mxfp4MoeBackend=enum.Enum("Mxfp4MoeBackend", ["EMULATION"]),
+            select_mxfp4_moe_backend=select_mxfp4_moe_backend,
+            _resolve_activation_key=lambda key: key,
+        ),
+        # Methods import the selection by its name.
+        module(f"{quantization}.fp8", select_fp8_moe_backend=select_fp8_moe_backend),
+        module(f"{quantization}.utils.quant_utils", **{name: name for name in names}),
+        module("vllm.model_executor.utils", replace_parameter=replace_parameter),
+    )
+    return options
 
 
 def sglang(monkeypatch):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import unittest.mock
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,8 +119,9 @@ def experts(
     ids: Any,
     expert_map: Any,
     biases: Any,
+    rounded: Callable[[torch.Tensor], torch.Tensor] = lambda row: row,
 ) -> torch.Tensor:
-    """By PyTorch's operations, choice after choice."""
+    """By PyTorch's operations, choice after choice. rounded: what becomes of rows before products."""
     x, w1, w2 = (each.to(dtype) for each in (x, w1, w2))
     out = torch.zeros(x.shape, dtype=torch.promote_types(dtype, torch.float32))
     kind = case.activation
@@ -129,7 +131,7 @@ def experts(
             if at < 0:
                 continue
             row = x[token] * weight.to(dtype) if case.weights_on_input else x[token]
-            inner = w1[at] @ row
+            inner = w1[at] @ rounded(row)
             if case.bias:
                 inner = inner + biases[0][at].to(dtype)
             if kind == "swigluoai":
@@ -138,7 +140,7 @@ def experts(
             else:
                 gate, other = inner.chunk(2)
                 inner = activated(kind, gate) * other
-            row = w2[at] @ inner
+            row = w2[at] @ rounded(inner)
             if case.bias:
                 row = row + biases[1][at].to(dtype)
             out[token] += row if case.weights_on_input else weight.to(out.dtype) * row

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: MIT
+"""vLLM's experts with weights of 8 and 4 bits on hipkittens.moe, which `vllm.register` offers where they are enabled:
+
+    VLLM_PLUGINS=hipkittens vllm serve MODEL --compilation-config '{"custom_ops": ["+fp8_fused_moe", "+mxfp4_fused_moe"]}'
+
+fp8_fused_moe    FP8 checkpoints: scales of 128x128 blocks (DeepSeek-V3, Qwen3-FP8), of channels and of tensors, with rows of tokens that are
+                 quantised as they come, by rows or as a tensor
+mxfp4_fused_moe  MXFP4 checkpoints: rows of tokens stay bfloat16 (gpt-oss), or on gfx950 become MXFP4 or MXFP8 (AMD Quark's)
+
+vLLM chooses its kernels in `select_fp8_moe_backend` and `select_mxfp4_moe_backend`; ours are taken there before its own where its
+moe_backend is auto or names the backend whose weights stay as they are loaded: triton of FP8, emulation of MXFP4. What is not supported, such as
+fixed scales of activations, LoRA, data parallelism and blocks that are not 128x128, stays with vLLM.
+
+Written against vLLM 0.33.0, whose modular kernel runs it in the simulator (tests/oracles/test_vllm_experts.py). **It has never run in a vLLM
+server on a GPU.** Importing needs vLLM.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from vllm.config import get_current_vllm_config
+from vllm.model_executor.layers.fused_moe.activation import MoEActivation
+from vllm.model_executor.layers.fused_moe.modular_kernel import FusedMoEActivationFormat
+from vllm.model_executor.layers.fused_moe.oracle import fp8, mxfp4
+from vllm.model_executor.layers.quantization.utils.quant_utils import (
+    kFp8Dynamic128Sym,
+    kFp8DynamicTensorSym,
+    kFp8DynamicTokenSym,
+    kFp8Static128BlockSym,
+    kFp8StaticChannelSym,
+    kFp8StaticTensorSym,
+    kMxfp4Dynamic,
+    kMxfp4Static,
+    kMxfp8Dynamic,
+)
+from vllm.model_executor.utils import replace_parameter
+
+from ..scaled_gemm import shuffled
+from .vllm_experts import HipKittensExperts
+
+_FP8 = (
+    (kFp8Static128BlockSym, kFp8Dynamic128Sym),
+    (kFp8StaticChannelSym, kFp8DynamicTokenSym),
+    (kFp8StaticTensorSym, kFp8DynamicTokenSym),
+    (kFp8StaticTensorSym, kFp8DynamicTensorSym),
+)
+
+
+_SWIGLU = {
+    "gemm1_alpha": 1.702,
+    "gemm1_beta": 1.0,
+    "gemm1_clamp_limit": 7.0,
+}  # of gated_activation's "swiglu"
+
+
+class _ScaledExperts(HipKittensExperts):
+    def __init__(self, moe_config: Any, quant_config: Any, *others: Any, **more: Any):
+        super().__init__(moe_config, quant_config, *others, **more)
+        of_swiglu = moe_config.activation == MoEActivation.SWIGLUOAI
+        for name, value in _SWIGLU.items():
+            given = getattr(quant_config, name)
+            if given is not None and not (of_swiglu and given == value):
+                allowed = f"None and {value}" if of_swiglu else "None"
+                raise ValueError(
+                    f"hipkittens' experts for vLLM: {name} of {moe_config.activation} is {given}; allowed: {allowed}; "
+                    "custom_ops with -fp8_fused_moe or -mxfp4_fused_moe leave the layer to vLLM"
+                )
+
+    @property
+    def expects_unquantized_inputs(self) -> bool:
+        """`moe` quantises each token once, for all its experts."""
+        return True
+
+
+class HipKittensFp8Experts(_ScaledExperts):
+    """Weights of the device's 8-bit floats, with scales as vLLM loads them."""
+
+    @staticmethod
+    def _supports_quant_scheme(weight_key: Any, activation_key: Any) -> bool:
+        return (weight_key, activation_key) in _FP8
+
+    def _of_weights(self, w1: torch.Tensor) -> dict[str, Any]:
+        scales = {"scale_w1": self.w1_scale, "scale_w2": self.w2_scale}
+        if self.block_shape is not None:
+            return scales | {"recipe": ("1x128", "128x128")}
+        of_rows = "row" if self.per_act_token_quant else "tensor"
+        return scales | {"recipe": (of_rows, "tensor" if self.w1_scale.numel() == w1.shape[0] else "row")}
+
+
+class HipKittensMxfp4Experts(_ScaledExperts):
+    """Weights of e2m1 with e8m0 scales of 32, rows of tokens as they are."""
+
+    activation_key: ClassVar[Any] = None
+    rows: ClassVar[str | None] = None  # of moe's recipe
+    _is_prepared = False
+
+    @classmethod
+    def _supports_quant_scheme(cls, weight_key: Any, activation_key: Any) -> bool:
+        return weight_key == kMxfp4Static and activation_key == cls.activation_key
+
+    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+        """Once: rows of the gate before those of what it multiplies, where they take turns, and scales in the kernels' order; each call
+        would copy results and scales otherwise."""
+        if self._is_prepared:
+            return
+        of_w1, of_w2 = self.quant_config._w1, self.quant_config._w2
+        if self.moe_config.activation == MoEActivation.SWIGLUOAI:
+            for name in ("w13_weight", "w13_weight_scale", "w13_bias"):
+                if getattr(layer, name, None) is not None:
+                    replace_parameter(layer, name, _apart(getattr(layer, name).data))
+            of_w1.bias = getattr(layer, "w13_bias", None)
+        for name in ("w13_weight_scale", "w2_weight_scale"):
+            replace_parameter(layer, name, shuffled(getattr(layer, name).data))
+        of_w1.scale, of_w2.scale = layer.w13_weight_scale, layer.w2_weight_scale
+        self._is_prepared = True
+
+    def _of_weights(self, w1: torch.Tensor) -> dict[str, Any]:
+        given = {"scale_w1": self.w1_scale, "scale_w2": self.w2_scale, "recipe": (self.rows, "1x32")}
+        return given | ({"interleaved": False, "swizzle": "shuffled"} if self._is_prepared else {})
+
+
+class HipKittensMxfp4RowsExperts(HipKittensMxfp4Experts):
+    """Rows of tokens become MXFP4, on gfx950."""
+
+    activation_key, rows = kMxfp4Dynamic, "1x32"
+
+
+class HipKittensMxfp8RowsExperts(HipKittensMxfp4Experts):
+    """Rows of tokens become MXFP8, on gfx950."""
+
+    activation_key, rows = kMxfp8Dynamic, "mxfp8"
+
+
+def _apart(tensor: torch.Tensor) -> torch.Tensor:
+    """Rows 0, 2, .. before rows 1, 3, .."""
+    return torch.cat((tensor[:, ::2], tensor[:, 1::2]), 1)
+
+
+def _is_enabled(name: str) -> bool:
+    """By custom_ops, as vLLM's own operators are, and counted as these, since it warns of names that nothing has asked for."""
+    options = get_current_vllm_config().compilation_config
+    is_enabled = options.is_custom_op_enabled(name)
+    (options.enabled_custom_ops if is_enabled else options.disabled_custom_ops).update([name])
+    return is_enabled
+
+
+def _takes(kind: type[HipKittensExperts], config: Any, weight_key: Any, activation_key: Any) -> bool:
+    if config.moe_parallel_config.use_batched_activation_format:
+        return False
+    taken, _ = kind.is_supported_config(
+        kind, config, weight_key, activation_key, FusedMoEActivationFormat.Standard
+    )
+    return taken
+
+
+def _select_fp8(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(theirs)
+    def select(config: Any, weight_key: Any, activation_key: Any, *others: Any, **more: Any) -> Any:
+        if (
+            config.moe_backend in ("auto", "triton")
+            and _is_enabled("fp8_fused_moe")
+            and _takes(HipKittensFp8Experts, config, weight_key, activation_key)
+        ):
+            return fp8.Fp8MoeBackend.TRITON, HipKittensFp8Experts
+        return theirs(config, weight_key, activation_key, *others, **more)
+
+    return select
+
+
+def _select_mxfp4(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    kinds = HipKittensMxfp4Experts, HipKittensMxfp4RowsExperts, HipKittensMxfp8RowsExperts
+
+    @functools.wraps(theirs)
+    def select(config: Any, activation_key: Any = None) -> Any:
+        if config.moe_backend in ("auto", "emulation") and _is_enabled("mxfp4_fused_moe"):
+            wanted = mxfp4._resolve_activation_key(
+                activation_key
+            )  # the user's may be another than the checkpoint's
+            for kind in kinds:
+                if _takes(kind, config, kMxfp4Static, wanted):
+                    return mxfp4.Mxfp4MoeBackend.EMULATION, kind
+        return theirs(config, activation_key)
+
+    return select
+
+
+def register() -> None:
+    """Once a process: methods of layers that vLLM builds from now on ask for ours first."""
+    for module, name, around in (
+        (fp8, "select_fp8_moe_backend", _select_fp8),
+        (mxfp4, "select_mxfp4_moe_backend", _select_mxfp4),
+    ):
+        theirs = getattr(module, name)
+        ours = around(theirs)
+        # Methods import the function by its name, and some of their modules have done so.
+        for known in list(sys.modules.values()):
+            if getattr(known, "__name__", "").startswith("vllm.") and vars(known).get(name) is theirs:
+                setattr(known, name, ours)

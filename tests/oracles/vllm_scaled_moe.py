@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: MIT
+"""vLLM's methods of layers of experts with FP8 and MXFP4 weights, with ours by the plugin, in a process of `vllm_packages`."""
+
+from __future__ import annotations
+
+import contextlib
+import unittest.mock
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+import hipkittens
+from tests.oracles.vllm_moe_kernels import Case, Workspaces, configuration, experts
+
+_E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+
+
+@dataclass(frozen=True)
+class ScaledCase(Case):
+    """weights: "blocks", "tensor" and "channel" of FP8, or "mxfp4". rows: "token" and "tensor" of FP8, "mxfp4" and "mxfp8", or
+    None, as they are."""
+
+    weights: str = "blocks"
+    rows: str | None = "token"
+
+
+@dataclass
+class Quantised:
+    """codes and scales as checkpoints have them, and what they stand for."""
+
+    codes: torch.Tensor
+    scale: torch.Tensor
+    exact: torch.Tensor
+
+
+def quantised(weight: torch.Tensor, kind: str) -> Quantised:
+    """(experts, rows, columns), multiples of 32."""
+    if kind == "mxfp4":
+        codes, scale = mxfp4(weight)
+        steps = torch.exp2(scale.float() - 127).repeat_interleave(32, -1)
+        values = torch.cat((_E2M1, -_E2M1))[codes.long()] * steps
+        return Quantised(codes[..., ::2] | codes[..., 1::2] << 4, scale, values.double())
+    experts_, rows, columns = weight.shape
+    shape = {"blocks": (128, 128), "channel": (1, columns), "tensor": (rows, columns)}[kind]
+    bands = [torch.arange(size) // step for size, step in zip((rows, columns), shape, strict=True)]
+    scale = torch.zeros(experts_, int(bands[0][-1]) + 1, int(bands[1][-1]) + 1)
+    for i in range(scale.shape[1]):
+        for j in range(scale.shape[2]):
+            part = weight[:, bands[0] == i][:, :, bands[1] == j]
+            scale[:, i, j] = part.abs().amax((1, 2)).float() / 448
+    spread = scale[:, bands[0]][:, :, bands[1]]
+    codes = (weight.float() / spread).to(torch.float8_e4m3fn)
+    return Quantised(codes, scale, codes.double() * spread.double())
+
+
+def mxfp4(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes, one a byte, and bytes of e8m0, by the specification of OCP: 2^(floor(log2(largest)) - 2)."""
+    groups = x.float().unflatten(-1, (-1, 32))
+    exponents = torch.floor(torch.log2(groups.abs().amax(-1).clamp(min=2.0**-100))) - 2
+    scaled = groups / torch.exp2(exponents)[..., None]
+    nearest = (scaled.abs()[..., None].clamp(max=6) - _E2M1).abs().argmin(-1)
+    codes = nearest.to(torch.uint8) + 8 * (scaled < 0).to(torch.uint8)
+    return codes.flatten(-2), (exponents + 127).to(torch.uint8)
+
+
+def rounded(row: torch.Tensor, kind: str | None, target: str) -> torch.Tensor:
+    """As rows of tokens are quantised, by PyTorch's operations; in the row's dtype."""
+    if kind is None:
+        return row
+    if kind == "mxfp4":
+        return quantised(row[None, None], "mxfp4").exact[0, 0].to(row.dtype)
+    groups = row.float().unflatten(-1, (-1, {"block": 128, "mxfp8": 32}.get(kind, row.shape[-1])))
+    largest, of = (240.0, torch.float8_e4m3fnuz) if target == "gfx942" else (448.0, torch.float8_e4m3fn)
+    scale = groups.abs().amax(-1, keepdim=True).clamp(min=1e-10) / largest
+    if kind == "mxfp8":
+        scale = torch.exp2(torch.floor(torch.log2(scale * largest)) - 8)
+    codes = (groups / scale).clamp(-largest, largest).to(of)
+    return (codes.float() * scale).flatten().to(row.dtype)
+
+
+@contextlib.contextmanager
+def _vllm(enabled: str, target: str = "gfx950") -> Any:
+    """Its configuration, with an operator enabled; workspaces of no worker, and a group of one rank; what quantisation a user of no model asks for; and of a device
+    what vLLM would know of it."""
+    from vllm.config import CompilationConfig, DeviceConfig, VllmConfig, set_current_vllm_config
+    from vllm.platforms import current_platform
+    from vllm.plugins import load_general_plugins
+
+    load_general_plugins()
+    package = "vllm.model_executor.layers.fused_moe"
+    options = CompilationConfig(custom_ops=["none", enabled])
+    with (
+        set_current_vllm_config(VllmConfig(device_config=DeviceConfig("cpu"), compilation_config=options)),
+        torch.inference_mode(),
+        unittest.mock.patch(f"{package}.modular_kernel.current_workspace_manager", Workspaces),
+        unittest.mock.patch("vllm.distributed.parallel_state._TP", SimpleNamespace(world_size=1)),
+        unittest.mock.patch(f"{package}.oracle.mxfp4._user_moe_activation_override", lambda: None),
+        unittest.mock.patch.object(current_platform, "is_fp8_fnuz", lambda: target == "gfx942"),
+    ):
+        yield options
+
+
+class Layer(torch.nn.Module):
+    """What methods ask of vLLM's RoutedExperts."""
+
+    def __init__(self, config: Any, case: Case, expert_map: torch.Tensor | None):
+        super().__init__()
+        self.moe_config, self.activation, self.global_num_experts = config, config.activation, case.experts
+        self.local_num_experts, self.intermediate_size_per_partition = (
+            case.here or case.experts,
+            case.intermediate,
+        )
+        self.apply_router_weight_on_input, self.expert_map = case.weights_on_input, expert_map
+
+    def _expert_routing_tables(self) -> None:
+        return None
+
+
+def run(case: ScaledCase) -> dict[str, Any]:
+    """Errors, and those of PyTorch's operations with rows rounded likewise, beside float64 of the weights' codes: largest and norm; and
+    findings, and the class of the experts."""
+    random = torch.Generator().manual_seed(case.tokens)
+
+    def drawn(*shape: int, size: float = 1.0) -> torch.Tensor:
+        return (size * torch.randn(shape, generator=random)).to(case.dtype)
+
+    local, columns = case.here or case.experts, 2 * case.intermediate
+    x = drawn(case.tokens, case.hidden)
+    weights = [
+        quantised(drawn(local, rows, inner, size=inner**-0.5), case.weights)
+        for rows, inner in ((columns, case.hidden), (case.hidden, case.intermediate))
+    ]
+    biases = (drawn(local, columns), drawn(local, case.hidden)) if case.bias else (None, None)
+    of_choices, ids = torch.randn(case.tokens, case.experts, generator=random).softmax(-1).topk(case.choices)
+    expert_map = None
+    if case.here:
+        expert_map = torch.arange(case.experts, dtype=torch.int32) - (case.experts - case.here)
+        expert_map[expert_map < 0] = -1
+    config = configuration(case)
+    layer = Layer(config, case, expert_map)
+    enabled = "+mxfp4_fused_moe" if case.weights == "mxfp4" else "+fp8_fused_moe"
+    with _vllm(enabled, case.target), hipkittens.simulate(case.target, checks="all") as launches:
+        kernel = _kernel(case, config, layer, weights, biases)
+        out = kernel.apply(
+            x, layer.w13_weight, layer.w2_weight, of_choices, ids.to(torch.int32), config.activation, case.experts, expert_map,
+            case.weights_on_input,
+        )  # fmt: skip
+    exact, torchs = (
+        experts(
+            case, dtype, x, weights[0].exact, weights[1].exact, of_choices, ids, expert_map, biases,
+            lambda row, kind=kind: rounded(row, kind, case.target),
+        )
+        for dtype, kind in ((torch.float64, None), (case.dtype, "block" if case.weights == "blocks" else case.rows))
+    )  # fmt: skip
+    errors = [
+        (float(each.abs().max()), float(each.norm()))
+        for each in (out.double() - exact, torchs.double() - exact)
+    ]
+    return {
+        "errors": errors[0],
+        "allowed": errors[1],
+        "findings": [str(each) for each in launches.findings],
+        "experts": type(kernel.fused_experts).__name__,
+    }
+
+
+def _kernel(case: ScaledCase, config: Any, layer: Any, weights: list[Quantised], biases: Any) -> Any:
+    """By vLLM's methods of checkpoints with blocks and of gpt-oss'; of others by what their methods call, since that of scales of tensors
+    quantises weights again, with an extension of vLLM's."""
+    from vllm.model_executor.layers.quantization.fp8 import Fp8Config, Fp8MoEMethod
+    from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4MoEMethod
+
+    method: Any = None
+    if case.weights == "blocks":
+        method = Fp8MoEMethod(Fp8Config(True, "dynamic", weight_block_size=[128, 128]), layer)
+    elif case.weights == "mxfp4" and case.rows is None:
+        method = GptOssMxfp4MoEMethod(config)
+    local = case.here or case.experts
+    scales = "weight_scale_inv" if case.weights == "blocks" else "weight_scale"
+    values = {"w13_weight": weights[0].codes, "w2_weight": weights[1].codes}
+    values |= {f"w13_{scales}": weights[0].scale, f"w2_{scales}": weights[1].scale}
+    if case.bias:
+        values |= {"w13_bias": biases[0], "w2_bias": biases[1]}
+    if method is None:
+        for name, value in values.items():
+            layer.register_parameter(name, torch.nn.Parameter(value, requires_grad=False))
+        return _kernel_without_method(case, config, layer)
+    method.create_weights(layer, local, case.hidden, case.intermediate, case.dtype)
+    for name, value in values.items():
+        getattr(layer, name).data.copy_(value)
+    method.process_weights_after_loading(layer)
+    return method.moe_kernel
+
+
+def _kernel_without_method(case: ScaledCase, config: Any, layer: Any) -> Any:
+    from vllm.model_executor.layers.fused_moe.oracle import fp8, mxfp4
+    from vllm.model_executor.layers.quantization.utils import quant_utils
+    from vllm.model_executor.layers.quantization.utils.w8a8_utils import normalize_e4m3fn_to_e4m3fnuz
+    from vllm.model_executor.utils import replace_parameter
+
+    scales = {"w1_scale": layer.w13_weight_scale, "w2_scale": layer.w2_weight_scale}
+    if case.weights == "mxfp4":
+        key = {"mxfp4": quant_utils.kMxfp4Dynamic, "mxfp8": quant_utils.kMxfp8Dynamic}[case.rows]
+        backend, kind = mxfp4.select_mxfp4_moe_backend(config, key)
+        quantisation = mxfp4.make_mxfp4_moe_quant_config(backend, **scales)
+        kernel = mxfp4.make_mxfp4_moe_kernel(quantisation, config, kind, backend)
+        kernel.fused_experts.process_weights_after_loading(layer)
+        return kernel
+    of_weights = {"channel": quant_utils.kFp8StaticChannelSym, "tensor": quant_utils.kFp8StaticTensorSym}
+    of_rows = {"token": quant_utils.kFp8DynamicTokenSym, "tensor": quant_utils.kFp8DynamicTensorSym}
+    backend, kind = fp8.select_fp8_moe_backend(config, of_weights[case.weights], of_rows[case.rows])
+    if case.target == "gfx942":
+        for name in ("w13", "w2"):
+            weight, scale, _ = normalize_e4m3fn_to_e4m3fnuz(
+                getattr(layer, f"{name}_weight"), getattr(layer, f"{name}_weight_scale"), None
+            )
+            replace_parameter(layer, f"{name}_weight", weight)
+            scales["w1_scale" if name == "w13" else "w2_scale"] = scale
+    quantisation = fp8.make_fp8_moe_quant_config(
+        backend, **scales, a1_scale=None, a2_scale=None, per_act_token_quant=case.rows == "token",
+        per_out_ch_quant=case.weights == "channel",
+    )  # fmt: skip
+    return fp8.make_fp8_moe_kernel(quantisation, config, kind, backend)
+
+
+def selected() -> dict[str, str]:
+    """The experts that vLLM's selections give, by what is different, where its own would be `object`."""
+    from vllm.model_executor.layers.fused_moe.oracle import fp8, mxfp4
+    from vllm.model_executor.layers.quantization import fp8 as fp8_methods
+    from vllm.model_executor.layers.quantization.utils import quant_utils as keys
+
+    block, tensor = keys.kFp8Static128BlockSym, keys.kFp8StaticTensorSym
+    case = Case("gfx950", 1)
+    found = {}
+    with (
+        unittest.mock.patch.object(fp8, "backend_to_kernel_cls", lambda backend: []),
+        unittest.mock.patch.object(mxfp4, "backend_to_kernel_cls", lambda backend: []),
+    ):
+        for name, switch, weight, rows, changes in (
+            ("blocks", "+", block, keys.kFp8Dynamic128Sym, {}),
+            ("not enabled", "-", block, keys.kFp8Dynamic128Sym, {}),
+            ("fixed scales", "+", tensor, tensor, {}),
+            ("lora", "+", block, keys.kFp8Dynamic128Sym, {"is_lora_enabled": True}),
+        ):
+            with _vllm(f"{switch}fp8_fused_moe") as options:
+                # By the name that methods have imported.
+                kind = fp8_methods.select_fp8_moe_backend(configuration(case, **changes), weight, rows)[1]
+                counted = options.enabled_custom_ops if switch == "+" else options.disabled_custom_ops
+                assert counted["fp8_fused_moe"] == 1
+                found[name] = kind.__name__ if kind else "vLLM's"
+        for name, rows in (("bfloat16", None), ("mxfp4", keys.kMxfp4Dynamic), ("mxfp8", keys.kMxfp8Dynamic)):
+            with _vllm("+mxfp4_fused_moe"):
+                found[f"{name} rows"] = mxfp4.select_mxfp4_moe_backend(configuration(case), rows)[1].__name__
+    return found
