@@ -28,7 +28,7 @@ import random
 import sys
 import traceback
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -95,11 +95,12 @@ def over_the_bar(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def run_all(
-    cases: Sequence[Case], save_to: Path | None = None, jobs: int = 1, show_progress: bool = False
+    cases: Iterable[Case], save_to: Path | None = None, jobs: int = 1, show_progress: bool = False
 ) -> list[dict[str, Any]]:
     """The rows of all of them; cases with a row over the bar are saved when there is a directory for them. jobs: processes that run
     cases side by side, whose rows are the same as those of one."""
     found: list[dict[str, Any]] = []
+    cases = list(cases)  # of a generator the runs would take each second case
     with contextlib.ExitStack() as open_pool:
         if jobs > 1:
             pool = open_pool.enter_context(

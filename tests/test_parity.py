@@ -94,6 +94,12 @@ def test_what_once_failed(path):
     assert not parity.over_the_bar(parity.run(Case.from_json(path.read_text())))
 
 
+def test_every_case_of_a_generator_runs():
+    cases = list(parity.OPERATIONS["mul_add"].cases(("gfx950",)))[:3]
+    found = {row["case"] for row in parity.run_all(case for case in cases)}
+    assert found == {str(case) for case in cases}
+
+
 def test_a_failing_case_is_kept_and_runs_again(tmp_path, monkeypatch):
     factors = parity.OPERATIONS["rms_norm"].factors
     case = Case("rms_norm", "gfx950", {name: values[0] for name, values in factors.items()}, 3)
