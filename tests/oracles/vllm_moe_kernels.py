@@ -47,6 +47,40 @@ def configuration(case: Case, **changes: Any) -> Any:
     return FusedMoEConfig(**(given | changes))
 
 
+@dataclass(frozen=True)
+class Problem:
+    """Of a layer: weights and ids are those of each token's choices."""
+
+    x: torch.Tensor
+    w1: torch.Tensor
+    w2: torch.Tensor
+    biases: tuple[torch.Tensor | None, torch.Tensor | None]
+    weights: torch.Tensor
+    ids: torch.Tensor
+    expert_map: torch.Tensor | None
+
+
+def drawn(case: Case) -> Problem:
+    random = torch.Generator().manual_seed(case.tokens)
+
+    def normal(*shape: int, size: float = 1.0) -> torch.Tensor:
+        return (size * torch.randn(shape, generator=random)).to(case.dtype)
+
+    local, columns = case.here or case.experts, 2 * case.intermediate
+    x = normal(case.tokens, case.hidden)
+    w1, w2 = (
+        normal(local, rows, inner, size=inner**-0.5)
+        for rows, inner in ((columns, case.hidden), (case.hidden, case.intermediate))
+    )
+    biases = (normal(local, columns), normal(local, case.hidden)) if case.bias else (None, None)
+    weights, ids = torch.randn(case.tokens, case.experts, generator=random).softmax(-1).topk(case.choices)
+    expert_map = None
+    if case.here:
+        expert_map = torch.arange(case.experts, dtype=torch.int32) - (case.experts - case.here)
+        expert_map[expert_map < 0] = -1
+    return Problem(x, w1, w2, biases, weights, ids, expert_map)
+
+
 def run(case: Case) -> dict[str, Any]:
     """Errors, and those of PyTorch's operations in the case's dtype, beside float64: the largest and the norm; and findings."""
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
@@ -58,25 +92,8 @@ def run(case: Case) -> dict[str, Any]:
 
     from hipkittens.integrations.vllm_experts import HipKittensExperts
 
-    random = torch.Generator().manual_seed(case.tokens)
-
-    def drawn(*shape: int, size: float = 1.0) -> torch.Tensor:
-        return (size * torch.randn(shape, generator=random)).to(case.dtype)
-
-    local = case.here or case.experts
-    columns = 2 * case.intermediate
-    x = drawn(case.tokens, case.hidden)
-    w1, w2 = (
-        drawn(local, rows, inner, size=inner**-0.5)
-        for rows, inner in ((columns, case.hidden), (case.hidden, case.intermediate))
-    )
-    biases = (drawn(local, columns), drawn(local, case.hidden)) if case.bias else (None, None)
-    weights, ids = torch.randn(case.tokens, case.experts, generator=random).softmax(-1).topk(case.choices)
-    expert_map = None
-    if case.here:
-        expert_map = torch.arange(case.experts, dtype=torch.int32) - (case.experts - case.here)
-        expert_map[expert_map < 0] = -1
-    quantisation = biased_moe_quant_config(*biases) if case.bias else FusedMoEQuantConfig.make()
+    problem = drawn(case)
+    quantisation = biased_moe_quant_config(*problem.biases) if case.bias else FusedMoEQuantConfig.make()
     config = configuration(case)
     with (
         set_current_vllm_config(VllmConfig(device_config=DeviceConfig("cpu"))),
@@ -91,12 +108,14 @@ def run(case: Case) -> dict[str, Any]:
             quantisation, config, UnquantizedMoeBackend.TRITON, HipKittensExperts
         )
         out = kernel.apply(
-            x, w1, w2, weights, ids.to(torch.int32), config.activation, case.experts, expert_map, case.weights_on_input
+            problem.x, problem.w1, problem.w2, problem.weights, problem.ids.to(torch.int32), config.activation, case.experts,
+            problem.expert_map, case.weights_on_input,
         )  # fmt: skip
-    exact, torchs = (
-        experts(case, dtype, x, w1, w2, weights, ids, expert_map, biases)
-        for dtype in (torch.float64, case.dtype)
-    )
+    torchs = experts(case, case.dtype, problem)
+    return compared(out, torchs, experts(case, torch.float64, problem), launches)
+
+
+def compared(out: torch.Tensor, torchs: torch.Tensor, exact: torch.Tensor, launches: Any) -> dict[str, Any]:
     errors = [
         (float(each.abs().max()), float(each.norm()))
         for each in (out.double() - exact, torchs.double() - exact)
@@ -112,17 +131,12 @@ class Workspaces:
 def experts(
     case: Case,
     dtype: torch.dtype,
-    x: Any,
-    w1: Any,
-    w2: Any,
-    weights: Any,
-    ids: Any,
-    expert_map: Any,
-    biases: Any,
+    problem: Problem,
     rounded: Callable[[torch.Tensor], torch.Tensor] = lambda row: row,
 ) -> torch.Tensor:
     """By PyTorch's operations, choice after choice. rounded: what becomes of rows before products."""
-    x, w1, w2 = (each.to(dtype) for each in (x, w1, w2))
+    weights, ids, expert_map, biases = problem.weights, problem.ids, problem.expert_map, problem.biases
+    x, w1, w2 = (each.to(dtype) for each in (problem.x, problem.w1, problem.w2))
     out = torch.zeros(x.shape, dtype=torch.promote_types(dtype, torch.float32))
     kind = case.activation
     for token, choices in enumerate(ids.tolist()):

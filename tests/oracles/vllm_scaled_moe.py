@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import unittest.mock
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 import hipkittens
-from tests.oracles.vllm_moe_kernels import Case, Workspaces, configuration, experts
+from tests.oracles.vllm_moe_kernels import Case, Workspaces, compared, configuration, drawn, experts
 
 _E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 
@@ -121,49 +122,22 @@ class Layer(torch.nn.Module):
 def run(case: ScaledCase) -> dict[str, Any]:
     """Errors, and those of PyTorch's operations with rows rounded likewise, beside float64 of the weights' codes: largest and norm; and
     findings, and the class of the experts."""
-    random = torch.Generator().manual_seed(case.tokens)
-
-    def drawn(*shape: int, size: float = 1.0) -> torch.Tensor:
-        return (size * torch.randn(shape, generator=random)).to(case.dtype)
-
-    local, columns = case.here or case.experts, 2 * case.intermediate
-    x = drawn(case.tokens, case.hidden)
-    weights = [
-        quantised(drawn(local, rows, inner, size=inner**-0.5), case.weights)
-        for rows, inner in ((columns, case.hidden), (case.hidden, case.intermediate))
-    ]
-    biases = (drawn(local, columns), drawn(local, case.hidden)) if case.bias else (None, None)
-    of_choices, ids = torch.randn(case.tokens, case.experts, generator=random).softmax(-1).topk(case.choices)
-    expert_map = None
-    if case.here:
-        expert_map = torch.arange(case.experts, dtype=torch.int32) - (case.experts - case.here)
-        expert_map[expert_map < 0] = -1
+    problem = drawn(case)
+    weights = [quantised(each, case.weights) for each in (problem.w1, problem.w2)]
     config = configuration(case)
-    layer = Layer(config, case, expert_map)
+    layer = Layer(config, case, problem.expert_map)
     enabled = "+mxfp4_fused_moe" if case.weights == "mxfp4" else "+fp8_fused_moe"
     with _vllm(enabled, case.target), hipkittens.simulate(case.target, checks="all") as launches:
-        kernel = _kernel(case, config, layer, weights, biases)
+        kernel = _kernel(case, config, layer, weights, problem.biases)
         out = kernel.apply(
-            x, layer.w13_weight, layer.w2_weight, of_choices, ids.to(torch.int32), config.activation, case.experts, expert_map,
-            case.weights_on_input,
+            problem.x, layer.w13_weight, layer.w2_weight, problem.weights, problem.ids.to(torch.int32), config.activation, case.experts,
+            problem.expert_map, case.weights_on_input,
         )  # fmt: skip
-    exact, torchs = (
-        experts(
-            case, dtype, x, weights[0].exact, weights[1].exact, of_choices, ids, expert_map, biases,
-            lambda row, kind=kind: rounded(row, kind, case.target),
-        )
-        for dtype, kind in ((torch.float64, None), (case.dtype, "block" if case.weights == "blocks" else case.rows))
-    )  # fmt: skip
-    errors = [
-        (float(each.abs().max()), float(each.norm()))
-        for each in (out.double() - exact, torchs.double() - exact)
-    ]
-    return {
-        "errors": errors[0],
-        "allowed": errors[1],
-        "findings": [str(each) for each in launches.findings],
-        "experts": type(kernel.fused_experts).__name__,
-    }
+    problem = dataclasses.replace(problem, w1=weights[0].exact, w2=weights[1].exact)
+    rows = "block" if case.weights == "blocks" else case.rows
+    torchs = experts(case, case.dtype, problem, lambda row: rounded(row, rows, case.target))
+    found = compared(out, torchs, experts(case, torch.float64, problem), launches)
+    return found | {"experts": type(kernel.fused_experts).__name__}
 
 
 def _kernel(case: ScaledCase, config: Any, layer: Any, weights: list[Quantised], biases: Any) -> Any:
