@@ -17,7 +17,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 GATES = ("silu", "gelu_tanh", "gelu", "relu", "tanh", "swiglu")
 ACTIVATIONS = GATES[:-1]
 # gpt-oss' swiglu: its factor in the sigmoid, and where gate and other are clamped.
-_SWIGLU_ALPHA, _SWIGLU_LIMIT = 1.702, 7.0
+SWIGLU_ALPHA, SWIGLU_LIMIT = 1.702, 7.0
 NO_BOUND = -1.0
 
 
@@ -135,9 +135,9 @@ def _check_kind(where: str, kind: str, allowed: tuple[str, ...]) -> None:
 def constants_of(kind: str, limit: float | None, alpha: float | None) -> tuple[float, float]:
     """alpha and limit, as given or as the kind has them; NO_BOUND for no limit, as operators take it."""
     if alpha is None:
-        alpha = _SWIGLU_ALPHA if kind == "swiglu" else 1.0
+        alpha = SWIGLU_ALPHA if kind == "swiglu" else 1.0
     if limit is None:
-        limit = _SWIGLU_LIMIT if kind == "swiglu" else math.inf
+        limit = SWIGLU_LIMIT if kind == "swiglu" else math.inf
     return float(alpha), bound_argument(limit)
 
 

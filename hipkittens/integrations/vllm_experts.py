@@ -26,6 +26,7 @@ from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import TopKWeig
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 from vllm.platforms import current_platform
 
+from ..activation import SWIGLU_LIMIT
 from ..batch_invariance import is_batch_invariant
 from ..experts import moe
 from ._vllm_targets import is_of_targets
@@ -38,8 +39,6 @@ _ACTIVATIONS = {
     MoEActivation.GELU_TANH: ("gelu_tanh", False),
     MoEActivation.SWIGLUOAI: ("swiglu", True),
 }
-
-_SWIGLU_LIMIT = 7.0  # gpt-oss', of gated_activation's "swiglu"
 
 
 class HipKittensExperts(FusedMoEExpertsModular):
@@ -55,7 +54,7 @@ class HipKittensExperts(FusedMoEExpertsModular):
         if moe_config.in_dtype not in _DTYPES:
             return False, f"kernel does not support {moe_config.in_dtype}"
         limit, of_swiglu = moe_config.swiglu_limit, moe_config.activation == MoEActivation.SWIGLUOAI
-        if limit is not None and not (of_swiglu and limit == _SWIGLU_LIMIT):
+        if limit is not None and not (of_swiglu and limit == SWIGLU_LIMIT):
             return False, f"kernel does not support a limit of {limit} of {moe_config.activation}"
         return FusedMoEExpertsModular.is_supported_config(cls, moe_config, *others, **more)
 
@@ -114,12 +113,11 @@ class HipKittensExperts(FusedMoEExpertsModular):
         kind, interleaved = _ACTIVATIONS[activation]
         if apply_router_weight_on_input:
             topk_weights = torch.ones_like(topk_weights)
-        given = {"bias1": self.w1_bias, "bias2": self.w2_bias, "interleaved": interleaved} | self._of_weights(
-            w1
-        )
+        given = {"interleaved": interleaved} | self._of_weights(w1)
         result = moe(
-            hidden_states, w1, w2, topk_weights, topk_ids, activation=kind, expert_map=expert_map, **given
-        )
+            hidden_states, w1, w2, topk_weights, topk_ids, activation=kind, bias1=self.w1_bias, bias2=self.w2_bias, expert_map=expert_map,
+            **given,
+        )  # fmt: skip
         output.copy_(result)
 
     def _of_weights(self, w1: torch.Tensor) -> dict[str, Any]:

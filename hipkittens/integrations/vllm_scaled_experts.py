@@ -40,6 +40,7 @@ from vllm.model_executor.layers.quantization.utils.quant_utils import (
 )
 from vllm.model_executor.utils import replace_parameter
 
+from ..activation import SWIGLU_ALPHA, SWIGLU_LIMIT
 from ..scaled_gemm import shuffled
 from .vllm_experts import HipKittensExperts
 
@@ -49,13 +50,8 @@ _FP8 = (
     (kFp8StaticTensorSym, kFp8DynamicTokenSym),
     (kFp8StaticTensorSym, kFp8DynamicTensorSym),
 )
-
-
-_SWIGLU = {
-    "gemm1_alpha": 1.702,
-    "gemm1_beta": 1.0,
-    "gemm1_clamp_limit": 7.0,
-}  # of gated_activation's "swiglu"
+# Of gated_activation's "swiglu", by vLLM's names.
+_SWIGLU = {"gemm1_alpha": SWIGLU_ALPHA, "gemm1_beta": 1.0, "gemm1_clamp_limit": SWIGLU_LIMIT}
 
 
 class _ScaledExperts(HipKittensExperts):
@@ -178,9 +174,8 @@ def _select_mxfp4(theirs: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(theirs)
     def select(config: Any, activation_key: Any = None) -> Any:
         if config.moe_backend in ("auto", "emulation") and _is_enabled("mxfp4_fused_moe"):
-            wanted = mxfp4._resolve_activation_key(
-                activation_key
-            )  # the user's may be another than the checkpoint's
+            # The user's may be another than the checkpoint's.
+            wanted = mxfp4._resolve_activation_key(activation_key)
             for kind in kinds:
                 if _takes(kind, config, kMxfp4Static, wanted):
                     return mxfp4.Mxfp4MoeBackend.EMULATION, kind

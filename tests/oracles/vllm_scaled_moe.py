@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 import hipkittens
+from tests.oracles.aiter import formats
 from tests.oracles.vllm_moe_kernels import Case, Workspaces, compared, configuration, drawn, experts
-
-_E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 
 
 @dataclass(frozen=True)
@@ -37,33 +36,17 @@ class Quantised:
 
 
 def quantised(weight: torch.Tensor, kind: str) -> Quantised:
-    """(experts, rows, columns), multiples of 32."""
+    """(experts, rows, columns) of whole blocks."""
+    wide = weight.double()
     if kind == "mxfp4":
-        codes, scale = mxfp4(weight)
-        steps = torch.exp2(scale.float() - 127).repeat_interleave(32, -1)
-        values = torch.cat((_E2M1, -_E2M1))[codes.long()] * steps
-        return Quantised(codes[..., ::2] | codes[..., 1::2] << 4, scale, values.double())
-    experts_, rows, columns = weight.shape
-    shape = {"blocks": (128, 128), "channel": (1, columns), "tensor": (rows, columns)}[kind]
-    bands = [torch.arange(size) // step for size, step in zip((rows, columns), shape, strict=True)]
-    scale = torch.zeros(experts_, int(bands[0][-1]) + 1, int(bands[1][-1]) + 1)
-    for i in range(scale.shape[1]):
-        for j in range(scale.shape[2]):
-            part = weight[:, bands[0] == i][:, :, bands[1] == j]
-            scale[:, i, j] = part.abs().amax((1, 2)).float() / 448
-    spread = scale[:, bands[0]][:, :, bands[1]]
-    codes = (weight.float() / spread).to(torch.float8_e4m3fn)
-    return Quantised(codes, scale, codes.double() * spread.double())
-
-
-def mxfp4(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes, one a byte, and bytes of e8m0, by the specification of OCP: 2^(floor(log2(largest)) - 2)."""
-    groups = x.float().unflatten(-1, (-1, 32))
-    exponents = torch.floor(torch.log2(groups.abs().amax(-1).clamp(min=2.0**-100))) - 2
-    scaled = groups / torch.exp2(exponents)[..., None]
-    nearest = (scaled.abs()[..., None].clamp(max=6) - _E2M1).abs().argmin(-1)
-    codes = nearest.to(torch.uint8) + 8 * (scaled < 0).to(torch.uint8)
-    return codes.flatten(-2), (exponents + 127).to(torch.uint8)
+        codes, scale = formats.quantised_float4(wide)
+        return Quantised(codes, scale, formats.float4_values(codes, scale))
+    if kind == "blocks":
+        return Quantised(*formats.quantised_blocks(wide, torch.float8_e4m3fn))
+    if kind == "channel":
+        return Quantised(*formats.quantised(wide, torch.float8_e4m3fn))
+    codes, scale, exact = formats.quantised(wide.flatten(1), torch.float8_e4m3fn)
+    return Quantised(codes.view(wide.shape), scale[..., None], exact.view(wide.shape))
 
 
 def rounded(row: torch.Tensor, kind: str | None, target: str) -> torch.Tensor:
@@ -71,20 +54,20 @@ def rounded(row: torch.Tensor, kind: str | None, target: str) -> torch.Tensor:
     if kind is None:
         return row
     if kind == "mxfp4":
-        return quantised(row[None, None], "mxfp4").exact[0, 0].to(row.dtype)
-    groups = row.float().unflatten(-1, (-1, {"block": 128, "mxfp8": 32}.get(kind, row.shape[-1])))
-    largest, of = (240.0, torch.float8_e4m3fnuz) if target == "gfx942" else (448.0, torch.float8_e4m3fn)
-    scale = groups.abs().amax(-1, keepdim=True).clamp(min=1e-10) / largest
+        return formats.float4_values(*formats.quantised_float4(row.double())).to(row.dtype)
+    groups = row.double().unflatten(-1, (-1, {"block": 128, "mxfp8": 32}.get(kind, row.shape[-1])))
     if kind == "mxfp8":
-        scale = torch.exp2(torch.floor(torch.log2(scale * largest)) - 8)
-    codes = (groups / scale).clamp(-largest, largest).to(of)
-    return (codes.float() * scale).flatten().to(row.dtype)
+        step = torch.exp2(groups.abs().amax(-1, keepdim=True).log2().floor() - 8)
+        values = (groups / step).clamp(-448, 448).to(torch.float8_e4m3fn).double() * step
+    else:
+        _, _, values = formats.quantised(groups, formats.float8(target))
+    return values.flatten().to(row.dtype)
 
 
 @contextlib.contextmanager
 def _vllm(enabled: str, target: str = "gfx950") -> Any:
-    """Its configuration, with an operator enabled; workspaces of no worker, and a group of one rank; what quantisation a user of no model asks for; and of a device
-    what vLLM would know of it."""
+    """Its configuration, with an operator enabled; workspaces of no worker, and a group of one rank; what quantisation a user of no model
+    asks for; and of a device what vLLM would know of it."""
     from vllm.config import CompilationConfig, DeviceConfig, VllmConfig, set_current_vllm_config
     from vllm.platforms import current_platform
     from vllm.plugins import load_general_plugins

@@ -22,6 +22,7 @@ inline constexpr int system_bytes =
 constexpr int system_byte(int tile, int row, int column) {
     return (system_start(tile) + row * system_pitch(tile) + column) * 4;
 }
+
 // One chunk's of PrepareArguments::matrices.
 template <class T>
 struct ChunkMatrices {
