@@ -179,7 +179,7 @@ class simulate:
 
     arch        "gfx942" or "gfx950" (default: HIPKITTENS_ARCH, or else gfx942)
     checks      True: fresh registers, LDS, loads in flight and results hold NaN patterns until they are written, and
-                LDS bank conflicts are counted. "all": NaN patterns and every checker; or some of "memcheck", "racecheck",
+                LDS bank conflicts are counted. "all": that and every checker; or NaN patterns and some of "memcheck", "racecheck",
                 "initcheck", "synccheck", "notes" with commas between. `findings` then lists what they found.
                 Default: what HIPKITTENS_CHECKS says, or False.
     arithmetic  "fast" (default), "strict" (f32 fused multiply-adds in order of k), "exact" (the published CDNA3 rule)
@@ -234,7 +234,7 @@ class simulate:
             "threads": threads,
             "wave_order_seed": seed,
             "poison": bool(checks),
-            "count_lds_conflicts": checks is True,
+            "count_lds_conflicts": checks in (True, "all"),
             "checks": _findings.chosen(checks),
             "instruction_limit": instruction_limit,
             "tolerate_overreads": bool(tolerate_overreads),

@@ -67,15 +67,17 @@ def _of_every_operation(
 
 
 def run(target: str, problem: Trial) -> dict[str, dict[str, Any]]:
-    """What each kernel did that the problem ran, by symbol; of several launches the longest."""
+    """What each kernel did that the problem ran, by symbol; of several launches the longest. With every checker on."""
     from . import _simulator
 
-    with _backend.simulate(target, checks=True):
+    with _backend.simulate(target, checks="all") as simulation:
         _simulator.record_launches(True)
         try:
-            problem.run()
+            results = problem.run()
         finally:
             _simulator.record_launches(False)
+        findings = simulation.findings
+    finite = all(tensor.float().isfinite().all().item() for tensor in results)
     found: dict[str, dict[str, Any]] = {}
     for launch in _simulator.recorded_launches():
         known = found.get(launch["kernel"])
@@ -83,7 +85,14 @@ def run(target: str, problem: Trial) -> dict[str, dict[str, Any]]:
             found[launch["kernel"]] = launch
     _simulator.record_launches(True)  # lets go of the records
     _simulator.record_launches(False)
-    return {symbol: _describe(problem, launch) for symbol, launch in found.items()}
+    return {
+        symbol: {
+            **_describe(problem, launch),
+            "findings": [str(finding) for finding in findings if finding.kernel == symbol],
+            "not_finite": [] if finite else [problem.title],
+        }
+        for symbol, launch in found.items()
+    }
 
 
 def _describe(problem: Trial, launch: dict[str, Any]) -> dict[str, Any]:

@@ -78,6 +78,12 @@ def static_row(target: str, entry: dict[str, Any], kernel: dict[str, Any]) -> di
     }
 
 
+def _longest(known: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
+    """Of two runs of a kernel; with what was wrong in either."""
+    longest = known if known["instructions"] >= run["instructions"] else run
+    return {**longest, **{wrong: [*known[wrong], *run[wrong]] for wrong in ("findings", "not_finite")}}
+
+
 def collect(
     targets: tuple[str, ...],
     progress: Callable[[str, int], None] = lambda title, total: None,
@@ -95,8 +101,8 @@ def collect(
         for problem in problems:
             progress(f"{target} {problem.title}", len(targets) * len(problems))
             for symbol, run in _representative.run(target, problem).items():
-                if symbol not in runs or runs[symbol]["instructions"] < run["instructions"]:
-                    runs[symbol] = run
+                known = runs.get(symbol)
+                runs[symbol] = run if known is None else _longest(known, run)
     return [
         {**static_row(target, entry, kernel), "run": runs.get(kernel["symbol"])}
         for target in targets

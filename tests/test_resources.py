@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: MIT
 """What the kernels look like inside: every one of them is run once, and held to what it may take and do.
 
-The default run does that with the kernels of HELD, which something is asked of. The others run in tests/test_parity_kernels.py, by the
-same problems; `-m slow` makes rows of them all.
+The default run does that with the kernels of LISTED, which something is asked of, with every checker on. The others run in
+tests/test_parity_kernels.py, by the same problems; `-m slow` makes rows of them all.
 """
 
 import ctypes
-import fcntl
 import json
-import os
 import re
 import subprocess
 import sys
@@ -17,9 +15,10 @@ import pytest
 
 from hipkittens import _disassembly, _installation, _representative, _resources, cli, operations
 from tests.simulated_device import Module, library
+from tests.worker_files import made_once
 
 TARGETS = ("gfx942", "gfx950")
-HELD = ("gemm", "attention", "norm", "rotary")  # folders of csrc/kernels
+LISTED = ("gemm", "attention", "norm", "rotary")  # folders of csrc/kernels
 
 # LDS conflicts in a hot loop, by target and kernel. gfx942 has no transposed read: the tile of 32 streamed rows is
 # transposed on its way into LDS, and lanes whose rows are 8 apart write to the same banks of its 64-byte rows.
@@ -54,17 +53,14 @@ LEAST_WIDE = {
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
-    """Of each kernel. The first process of a run collects them, which takes all cores, and the others wait."""
-    shared = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        shared = shared.parent
-    collected = shared / "resources.json"
-    with (shared / "resources.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not collected.exists():
-            # In a process of its own, with which the translated code of every kernel goes.
-            collected.write_bytes(listed(*(word for folder in HELD for word in ("--folder", folder))))
-    return json.loads(collected.read_text())
+    """Of each kernel: all cores work on them."""
+
+    def collect(folder):
+        # In a process of its own, with which the translated code of every kernel goes.
+        words = (word for name in LISTED for word in ("--folder", name))
+        (folder / "rows.json").write_bytes(listed(*words))
+
+    return json.loads((made_once(tmp_path_factory, "resources", collect) / "rows.json").read_text())
 
 
 def listed(*options):
@@ -89,14 +85,16 @@ def not_run(rows):
 
 def test_every_kernel_is_run(rows):
     for target in TARGETS:
-        assert {row["name"] for row in rows if row["target"] == target} == kernels_of(target, HELD)
+        assert {row["name"] for row in rows if row["target"] == target} == kernels_of(target, LISTED)
     assert not not_run(rows), f"no problem of hipkittens._representative runs {not_run(rows)}"
+    for wrong in ("findings", "not_finite"):
+        assert not [(row["target"], row["name"], row["run"][wrong]) for row in rows if row["run"][wrong]]
 
 
 def test_the_other_kernels_run_by_the_problems_that_run_with_every_checker():
     """benchmarks/parity_kernels.py launches each of them, which tests/test_parity_kernels.py asks for."""
-    others = {operation.folder for operation in operations.every()} - set(HELD)
-    assert kernels_of("gfx950") == kernels_of("gfx950", HELD) | kernels_of("gfx950", others)
+    others = {operation.folder for operation in operations.every()} - set(LISTED)
+    assert kernels_of("gfx950") == kernels_of("gfx950", LISTED) | kernels_of("gfx950", others)
     for folder in others:
         problems, checked = (
             [problem.title for problem in chosen(folder)]

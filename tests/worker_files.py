@@ -1,0 +1,23 @@
+"""Files that the worker processes of a test run make once, by whichever of them needs them first."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pathlib
+from collections.abc import Callable
+
+
+def made_once(tmp_path_factory, name: str, make: Callable[[pathlib.Path], object]) -> pathlib.Path:
+    """The folder `name` of the run, which `make` fills; others wait for it meanwhile. What fails to is tried again by the next."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    folder, made = shared / name, shared / f"{name}.made"
+    with (shared / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            folder.mkdir(exist_ok=True)
+            make(folder)
+            made.touch()
+    return folder
