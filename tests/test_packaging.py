@@ -20,6 +20,7 @@ import torch
 import hipkittens
 from hipkittens import _installation
 from hipkittens._pack import Pack, PackError
+from tests.worker_files import made_once
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS = ("gfx942", "gfx950")
@@ -412,13 +413,17 @@ def test_a_wheel_that_is_not_for_all_is_refused(tmp_path, name, member, size, ob
 def source_tree(tmp_path_factory):
     """The contents of an sdist."""
     backend = pytest.importorskip("scikit_build_core.build")
-    folder = tmp_path_factory.mktemp("sdist")
-    code = f"from {backend.__name__} import build_sdist; print(build_sdist({str(folder)!r}))"
-    name = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.split()[-1]
-    shutil.unpack_archive(folder / name, folder)
-    return folder / name.removesuffix(".tar.gz")
+
+    def make(folder):
+        code = f"from {backend.__name__} import build_sdist; print(build_sdist({str(folder)!r}))"
+        name = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.split()[-1]
+        shutil.unpack_archive(folder / name, folder)
+        (folder / name).unlink()
+
+    (tree,) = made_once(tmp_path_factory, "sdist", make).iterdir()
+    return tree
 
 
 # The build's own tools lie beside Python, and may be newer than the system's.

@@ -10,6 +10,7 @@ import pytest
 from tests.device_compiler import compile_hip
 from tests.host_build import build, sources_of
 from tests.simulated_device import library_path
+from tests.worker_files import made_once
 
 SCALE = 'extern "C" __global__ void scale(float* out, const float* in, int n) {'
 SCALE += "int i = workgroup_id() * 256 + thread_id(); if (i < n) out[i] = 2 * in[i]; }"
@@ -18,17 +19,16 @@ SCALE += "int i = workgroup_id() * 256 + thread_id(); if (i < n) out[i] = 2 * in
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """The probe, and two fake HIP libraries."""
-    folder = tmp_path_factory.mktemp("runtime")
-    build(
-        folder / "probe",
-        [*sources_of("runtime"), *sources_of("code_object"), "tests/runtime/runtime_probe.cpp"],
-        "-O0",
-    )
-    fake = "tests/runtime/fake_amdhip64.cpp"
-    hidden = ("-shared", "-fvisibility=hidden")
-    build(folder / "libfake.so", [fake], *hidden, "-Wl,-soname,libamdhip64.so.6")
-    build(folder / "libold.so", [fake], *hidden, "-DFAKE_HIP_OLD")
-    return folder
+
+    def make(folder):
+        probe = [*sources_of("runtime"), *sources_of("code_object"), "tests/runtime/runtime_probe.cpp"]
+        build(folder / "probe", probe, "-O0")
+        fake = "tests/runtime/fake_amdhip64.cpp"
+        hidden = ("-shared", "-fvisibility=hidden")
+        build(folder / "libfake.so", [fake], *hidden, "-Wl,-soname,libamdhip64.so.6")
+        build(folder / "libold.so", [fake], *hidden, "-DFAKE_HIP_OLD")
+
+    return made_once(tmp_path_factory, "runtime", make)
 
 
 class Machine:
