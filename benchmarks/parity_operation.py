@@ -103,13 +103,18 @@ class Operation:
     def cases(self, targets: Sequence[str] = TARGETS) -> Iterator[Case]:
         for target in targets:
             covering = pairwise(self.factors, seed=TARGETS.index(target))
-            defaults = {name: values[0] for name, values in self.factors.items()}
-            for number, properties in enumerate([*covering, *({**defaults, **case} for case in self.extra)]):
+            for number, properties in enumerate([*covering, *self._whole_extra()]):
                 yield Case(self.name, target, self.adapt(properties), number)
 
+    def _whole_extra(self) -> list[dict[str, Any]]:
+        defaults = {name: values[0] for name, values in self.factors.items()}
+        return [{**defaults, **case} for case in self.extra]
+
     def cases_over_targets(self) -> Iterator[Case]:
-        """About half as many: the target is one more property, so each pair of values may meet on one of them only."""
-        for number, properties in enumerate(pairwise({"target": TARGETS, **self.factors}, seed=len(TARGETS))):
+        """About half as many: the target is one more property, so each pair of values may meet on one of them only. Extra cases run on both."""
+        covering = pairwise({"target": TARGETS, **self.factors}, seed=len(TARGETS))
+        extra = [{"target": target, **case} for case in self._whole_extra() for target in TARGETS]
+        for number, properties in enumerate([*covering, *extra]):
             yield Case(self.name, properties.pop("target"), self.adapt(properties), number)
 
     def random_cases(self, count: int, seed: int, targets: Sequence[str] = TARGETS) -> Iterator[Case]:
