@@ -34,27 +34,26 @@ def loads(seen: set[tuple[str, str]]) -> None:
     Pack.image = image
 
 
-def run(target: str, folder: str | None = None, without: Collection[str] = ()) -> dict[str, Any]:
-    """`without`: titles of problems that are left out."""
+def run(target: str, folder: str | None = None, listed: Collection[str] = ()) -> dict[str, Any]:
+    """`listed`: folders whose kernels, and the problems that run them, `kernels list --resources` has."""
+    elsewhere = {problem.title for each in listed for problem in _representative.problems(each)}
     seen: set[tuple[str, str]] = set()
     loads(seen)
     broken = []
     with hipkittens.simulate(target, checks="all") as simulation:
         for problem in _representative.problems_of_every_kernel(folder):
-            if problem.title in without:
-                continue
-            if not all(tensor.float().isfinite().all() for tensor in problem.run()):
+            if problem.title not in elsewhere and not _representative.is_finite(problem.run()):
                 broken.append(problem.title)
-    listed = {
+    kernels = {
         entry["name"]
         for entry in _installation.kernels_of_operations(target)
-        if folder in (None, entry["operation"])
+        if folder in (None, entry["operation"]) and entry["operation"] not in listed
     }
     ran = {name for of, name in seen if of == target}
     return {
         "target": target,
-        "kernels": len(listed),
-        "never_launched": sorted(listed - ran),
+        "kernels": len(kernels),
+        "never_launched": sorted(kernels - ran),
         "not_finite": broken,
         "findings": [str(finding) for finding in simulation.findings],
     }
@@ -71,15 +70,13 @@ def main() -> int:
         choices=folders,
         default=[],
         metavar="FOLDER",
-        help="leave out the problems by which `hipkittens kernels list --resources --folder FOLDER` runs its kernels, with every checker, too",
+        help="leave out the kernels of FOLDER and the problems by which `hipkittens kernels list --resources` runs them, with every "
+        "checker, too; its other problems run",
     )
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    listed = {
-        problem.title for folder in arguments.without_listed for problem in _representative.problems(folder)
-    }
     rows = [
-        run(target, arguments.folder, listed)
+        run(target, arguments.folder, arguments.without_listed)
         for target in ((arguments.target,) if arguments.target else TARGETS)
     ]
     if arguments.json:

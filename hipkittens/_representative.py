@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
+
 from . import _backend, _disassembly, _installation, operations
 from ._hot_loop import Executed, hot_loop
 from .operations._record import Checks, Kernel, Trial
@@ -66,6 +68,11 @@ def _of_every_operation(
             yield from {each.title: each for each in of_kernels}.values()
 
 
+def is_finite(results: Iterable[torch.Tensor]) -> bool:
+    """Nothing that a problem did not write stays what it was: with checks on that is NaN."""
+    return all(result.float().isfinite().all().item() for result in results)
+
+
 def run(target: str, problem: Trial) -> dict[str, dict[str, Any]]:
     """What each kernel did that the problem ran, by symbol; of several launches the longest. With every checker on."""
     from . import _simulator
@@ -77,7 +84,10 @@ def run(target: str, problem: Trial) -> dict[str, dict[str, Any]]:
         finally:
             _simulator.record_launches(False)
         findings = simulation.findings
-    finite = all(tensor.float().isfinite().all().item() for tensor in results)
+    wrong = {
+        "findings": [str(finding) for finding in findings],
+        "not_finite": [] if is_finite(results) else [problem.title],
+    }
     found: dict[str, dict[str, Any]] = {}
     for launch in _simulator.recorded_launches():
         known = found.get(launch["kernel"])
@@ -85,14 +95,7 @@ def run(target: str, problem: Trial) -> dict[str, dict[str, Any]]:
             found[launch["kernel"]] = launch
     _simulator.record_launches(True)  # lets go of the records
     _simulator.record_launches(False)
-    return {
-        symbol: {
-            **_describe(problem, launch),
-            "findings": [str(finding) for finding in findings if finding.kernel == symbol],
-            "not_finite": [] if finite else [problem.title],
-        }
-        for symbol, launch in found.items()
-    }
+    return {symbol: {**_describe(problem, launch), **wrong} for symbol, launch in found.items()}
 
 
 def _describe(problem: Trial, launch: dict[str, Any]) -> dict[str, Any]:

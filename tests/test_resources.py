@@ -6,14 +6,17 @@ tests/test_parity_kernels.py, by the same problems; `-m slow` makes rows of them
 """
 
 import ctypes
+import dataclasses
 import json
+import math
 import re
 import subprocess
 import sys
 
 import pytest
+import torch
 
-from hipkittens import _disassembly, _installation, _representative, _resources, cli, operations
+from hipkittens import _backend, _disassembly, _installation, _representative, _resources, cli, operations
 from tests.simulated_device import Module, library
 from tests.worker_files import made_once
 
@@ -255,6 +258,17 @@ def test_the_command(monkeypatch, capsys):
     assert cli.main(["kernels", "list", "--resources", "--target", "gfx950"]) == 0
     text = capsys.readouterr().out
     assert row["name"] in text and "not run" in text and "gfx942" not in text
+
+
+def test_what_is_wrong_is_in_the_row(monkeypatch):
+    """Of each problem that launches a kernel, though the row is of the longest launch."""
+    (right,) = (p for p in _representative.problems("mul_add") if p.title.endswith("bf16"))
+    broken = dataclasses.replace(right, title="broken", run=lambda: [*right.run(), torch.tensor([math.nan])])
+    monkeypatch.setattr(_representative, "problems", lambda folder: [right, broken])
+    monkeypatch.setattr(_backend.simulate, "findings", property(lambda self: ["a race"]))
+    (run,) = (row["run"] for row in _resources.collect(("gfx950",), folders=("mul_add",)) if row["run"])
+    assert run["problem"] == right.title
+    assert run["findings"] == ["a race"] * 2 and run["not_finite"] == ["broken"]
 
 
 def test_the_command_for_one_folder(monkeypatch, capsys):
