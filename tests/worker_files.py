@@ -5,11 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import pathlib
+import shutil
 from collections.abc import Callable
 
 
 def made_once(tmp_path_factory, name: str, make: Callable[[pathlib.Path], object]) -> pathlib.Path:
-    """The folder `name` of the run, which `make` fills; others wait for it meanwhile. What fails to is tried again by the next."""
+    """The folder `name` of the run, which `make` fills; others wait for it meanwhile. Where that fails, the next one tries again."""
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
@@ -17,7 +18,8 @@ def made_once(tmp_path_factory, name: str, make: Callable[[pathlib.Path], object
     with (shared / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():
-            folder.mkdir(exist_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
             make(folder)
             made.touch()
     return folder
