@@ -262,6 +262,26 @@ def test_splits_of_a_group(target, element, dropout_p, causal, heads, key_heads)
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("head_dim", [56, 128])
+@pytest.mark.parametrize(("heads", "key_heads"), [(2, 2), (6, 2)])
+@pytest.mark.parametrize(
+    "options", [{}, {"dropout_p": 0.3}, {"terms": "alibi"}], ids=["plain", "dropout", "alibi"]
+)
+def test_queries_from_either_end(target, head_dim, heads, key_heads, options):
+    """Under a causal mask every second workgroup begins with the last queries, and a group's heads take turns."""
+    results = []
+    for invariant in (False, True):  # then all of them begin with the last queries
+        problem = Backward(target, "bf16", head_dim, 300, 290, batch=2, heads=heads, key_heads=key_heads,
+                           causal=True, padding=2, compute_units=1, **options)  # fmt: skip
+        problem.problem.shared.batch_invariant = invariant
+        run(problem)
+        results.append((launch_over_keys(problem)["arguments"], problem.grads["grad_q"].copy()))
+    (turning, one), (alike, other) = results
+    assert turning != alike
+    assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("head_dim", [8, 16, 72, 120, 136, 192, 248])
 def test_head_sizes(target, head_dim):
     run(Backward(target, "bf16", head_dim, 33, 65, heads=2, key_heads=1))

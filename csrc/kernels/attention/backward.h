@@ -79,6 +79,13 @@ struct Backward {
     KITTENS_DEVICE global_matrix<const T> matrix(bool second, int head) const {
         return gradient_operand<T, of_queries>(arguments, sequence, second, head, size(second));
     }
+    template <bool of_queries>
+    KITTENS_DEVICE int64_t head_stride(bool second) const {
+        if constexpr (of_queries)
+            return second ? arguments.grad_out.head_stride : arguments.q.head_stride;
+        else
+            return second ? arguments.v.head_stride : arguments.k.head_stride;
+    }
     KITTENS_DEVICE RowMajorTile row_major(int buffer, int which) const {
         return {lds + buffer * buffer_bytes + which * RowMajorTile::bytes};
     }
@@ -95,7 +102,7 @@ struct Backward {
     // for that.
     KITTENS_DEVICE void load_streamed_statistics() {
         const int lane = lane_id();
-        const int64_t row = first_statistics_row(arguments, sequence, coordinate.batch, tiles.head) +
+        const int64_t row = first_statistics_row(arguments, sequence, coordinate.batch, tiles.head()) +
                             tiles.row + row_layout(KeyColumns::value(), lane, lane % per_lane).col;
         load_statistics<!of_values>(next_statistics, arguments.statistics, row);
     }
@@ -220,9 +227,12 @@ struct Backward {
     KITTENS_DEVICE void stream(int first, int past) {
         const int first_head =
             of_keys ? coordinate.head * arguments.group : key_head_of(coordinate.head, arguments.group);
-        tiles.begin(first, past, first_head, of_keys ? arguments.group : 1);
+        const auto head_bytes = [&](auto i) { return head_stride<of_keys>(i.value) * int64_t{sizeof(T)}; };
+        tiles.begin(
+            {first, past, first_head, of_keys ? arguments.group : 1, false, false},
+            [&](auto i) { return matrix<of_keys>(i.value, first_head); }, head_bytes);
         const auto next_tile = [&] {
-            tiles.next([&](auto i, int head) { return matrix<of_keys>(i.value, head); });
+            tiles.next(head_bytes);
             if constexpr (of_keys && !pointwise) load_streamed_statistics();
         };
         const auto issue = [&](int buffer) {
@@ -238,10 +248,9 @@ struct Backward {
             barrier();
         };
         next_tile();
-        for_each_index<row_major_tiles>([&](auto i) {
-            row_major_rows[i.value].init_offsets(tiles.step_bytes[i.value] / columns, size(i.value));
-        });
-        transposed_rows.loads.init_offsets(tiles.step_bytes[of_values] / columns);
+        for_each_index<row_major_tiles>(
+            [&](auto i) { row_major_rows[i.value].init_offsets(tiles.row_bytes[i.value], size(i.value)); });
+        transposed_rows.loads.init_offsets(tiles.row_bytes[of_values]);
         issue(0);
         if constexpr (!direct)
             for_each_index<row_major_tiles>(
@@ -249,7 +258,7 @@ struct Backward {
         settle();
         int buffer = 0;
         do {
-            const int head = of_keys ? tiles.head : coordinate.head, column = tiles.row,
+            const int head = of_keys ? tiles.head() : coordinate.head, column = tiles.row,
                       next = direct ? buffer ^ 1 : 0;
             next_tile();
             if constexpr (direct) issue(next);

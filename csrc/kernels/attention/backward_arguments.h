@@ -57,6 +57,10 @@ struct BackwardArguments {
     WorkgroupOrder order;             // of the rows whose gradients a kernel makes
     int32_t heads, group;             // of the queries; query heads per key head
     int32_t heads_per_split, splits;  // of a group; one split of all heads in other kernels
+    // Of the one pass. A tile of keys meets the same queries of all heads before the next queries; and of each 2 x turn
+    // workgroups, the first ones take queries from the last to the first. 0: none do.
+    int32_t heads_inside;
+    uint32_t turn;
     int32_t head_dim, value_dim;
     int32_t statistics_rows, blocks_per_key_head;
     int32_t dq_width;         // columns of the accumulator

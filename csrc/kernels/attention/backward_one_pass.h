@@ -26,9 +26,9 @@ struct OnePass : OnePassStep<config> {
     using KeyTile = st<T, keys, head_dim, direct ? Access::rows_and_columns_32 : Access::rows>;
     using KeyLoads = global_to_shared<KeyTile, config.threads(), forward_fill>;
 
-    int first, past, past_head;  // of the queries in the loop
     // Through registers, half of the waves load Q and the others dO.
     RowTiles<direct ? 2 : 1, queries> tiles;
+    int64_t dq_step;  // from a step's dQ to that of the next in the inner loop, in bytes
 
     using Base::Base;
 
@@ -68,40 +68,92 @@ struct OnePass : OnePassStep<config> {
         }
     }
 
+    KITTENS_DEVICE static bool streams_do(auto i) { return direct ? i.value : wave_id() >= config.waves / 2; }
     KITTENS_DEVICE void next_rows() {
-        tiles.next([&](auto i, int head) {
+        tiles.next([](auto i) {
             // Read again: in the loop, scalar registers are short.
             const auto again = reload_arguments<BackwardArguments>();
-            const TensorArgument &q = again.q, &grad = again.grad_out;
-            const bool is_do = direct ? i.value : wave_id() >= config.waves / 2;
-            // Values, not a choice of addresses to load from, which would keep the arguments in memory.
-            const TensorArgument tensor{
-                is_do ? grad.data : q.data, is_do ? grad.batch_stride : q.batch_stride,
-                is_do ? grad.row_stride : q.row_stride, is_do ? grad.head_stride : q.head_stride};
-            return query_matrix<T>(tensor, sequence, head, is_do ? again.value_dim : again.head_dim);
+            return (streams_do(i) ? again.grad_out : again.q).head_stride * int64_t{sizeof(T)};
         });
     }
 
-    KITTENS_DEVICE void locate(Step& step, const BackwardArguments& arguments) const {
-        const int64_t row = first_statistics_row(arguments, sequence, coordinate.batch, step.head) + first;
-        step.statistics = arguments.statistics + statistic_index(Statistic::start, row);
-        step.dq = reinterpret_cast<char*>(arguments.dq_accumulator) + row * head_dim * 4;
-        if constexpr (config.terms != ScoreTerms::none)
-            step.slope_log2 = slope_log2_of(arguments.terms, coordinate.batch, step.head);
+    KITTENS_DEVICE int head_of_batch(const Step& step, const BackwardArguments& again) const {
+        return step.head - coordinate.batch * again.heads;
     }
+    KITTENS_DEVICE void locate(Step& step) const {
+        const auto again = reload_arguments<BackwardArguments>();
+        const int64_t row =
+            first_statistics_row(again, sequence, coordinate.batch, head_of_batch(step, again)) + step.row;
+        step.statistics = again.statistics + statistic_index(Statistic::start, row);
+        step.dq = reinterpret_cast<char*>(again.dq_accumulator) + row * head_dim * 4;
+        if constexpr (config.terms != ScoreTerms::none)
+            step.slope_log2 = slope_log2_of(again.terms, coordinate.batch, head_of_batch(step, again));
+    }
+    // To the rows that are being loaded.
     KITTENS_DEVICE void advance(Step& step) const {
-        constexpr int block = statistics_bytes / 4;
-        step.column += queries;
-        step.dq += queries * head_dim * 4;
-        step.statistics += queries < statistics_block && step.column % statistics_block
-                               ? queries
-                               : block - (statistics_block - queries);
-        if (__builtin_expect(step.column >= past, false)) {
-            step.column = first;
-            // Past the last step its statistics are loaded again.
-            if (step.head + 1 < past_head) ++step.head;
-            locate(step, reload_arguments<BackwardArguments>());
+        const int before = step.row;
+        const Step here = step;
+        step.head = tiles.head(), step.row = tiles.row;
+        step.dq += dq_step;
+        // In a block all of a kind follow each other: parts of one are nearer to each other than to those of the next.
+        constexpr int of_block = statistics_bytes / 4, part = statistics_block - queries;
+        int64_t step_of_statistics = dq_step >> __builtin_ctz(head_dim);
+        if (part && !tiles.heads_inside()) {
+            const bool begins_block = step.row % statistics_block == 0;
+            step_of_statistics = tiles.row_step > 0 ? (begins_block ? of_block - part : queries)
+                                                    : (begins_block ? -queries : part - of_block);
         }
+        step.statistics += step_of_statistics;
+        if (__builtin_expect(tiles.turned, false)) {
+            // Past the last step statistics are loaded again.
+            step.dq = here.dq, step.statistics = here.statistics;
+            if (!tiles.ended()) turn(step, before);
+        }
+    }
+    KITTENS_DEVICE void turn(Step& step, int before) const {
+        const auto again = reload_arguments<BackwardArguments>();
+        const int64_t heads = tiles.heads_inside() ? 1 - tiles.inner : 1,
+                      rows = heads * again.statistics_rows;
+        step.dq += (rows + step.row - before) * (head_dim * 4);
+        step.statistics += rows * static_cast<int>(Statistic::count) +
+                           statistic_index(Statistic::start, step.row) -
+                           statistic_index(Statistic::start, before);
+        if constexpr (config.terms != ScoreTerms::none)
+            step.slope_log2 = slope_log2_of(again.terms, coordinate.batch, head_of_batch(step, again));
+    }
+    KITTENS_DEVICE void begin_steps(const QueryRange& range) {
+        const int in_group = coordinate.split * arguments.heads_per_split,
+                  left_of_group = arguments.group - in_group,
+                  heads =
+                      left_of_group < arguments.heads_per_split ? left_of_group : arguments.heads_per_split;
+        const uint32_t turn = arguments.turn;
+        const bool descending = turn && workgroup_id_x() / turn % 2 == 0;
+        const int first_head = coordinate.head * arguments.group + in_group;
+        const auto tensor_of = [&](auto i) {
+            const TensorArgument &q = arguments.q, &grad = arguments.grad_out;
+            const bool is_do = streams_do(i);
+            // Values, not a choice of addresses to load from, which would keep the arguments in memory.
+            return TensorArgument{is_do ? grad.data : q.data, is_do ? grad.batch_stride : q.batch_stride,
+                                  is_do ? grad.row_stride : q.row_stride,
+                                  is_do ? grad.head_stride : q.head_stride};
+        };
+        tiles.begin(
+            {range.first / queries * queries, range.past, coordinate.batch * arguments.heads + first_head,
+             heads, arguments.heads_inside != 0, descending},
+            [&](auto i) {
+                return query_matrix<T>(tensor_of(i), sequence, first_head,
+                                       streams_do(i) ? arguments.value_dim : arguments.head_dim);
+            },
+            [&](auto i) { return tensor_of(i).head_stride * int64_t{sizeof(T)}; });
+        dq_step =
+            (arguments.heads_inside ? arguments.statistics_rows : tiles.row_step) * int64_t{head_dim * 4};
+    }
+    KITTENS_DEVICE void begin_rows() {
+        next_rows();
+        next.head = tiles.head(), next.row = tiles.row;
+        locate(next);
+        now = next;
+        dq_destination = now.dq;
     }
     // With the loads of the first step in flight, so that all are waited for once.
     KITTENS_DEVICE void load_bounds() {
@@ -123,11 +175,11 @@ struct OnePass : OnePassStep<config> {
         do {
             if constexpr (config.terms != ScoreTerms::none) {
                 this->weights.slope_log2 = now.slope_log2;
-                this->weights.distance = now.column + lane_away;
+                this->weights.distance = now.row + lane_away;
             }
             // Without branches, which would split the loop's scheduling region.
-            masked = some_invisible_rows | (now.column < first_clear) | (last_clear < now.column);
-            visible = {of_key.left == unlimited ? unlimited : of_key.left - now.column, of_key.span};
+            masked = some_invisible_rows | (now.row < first_clear) | (last_clear < now.row);
+            visible = {of_key.left == unlimited ? unlimited : of_key.left - now.row, of_key.span};
             compute();
             dq_destination = now.dq;
             now = next;
@@ -149,20 +201,11 @@ struct OnePass : OnePassStep<config> {
         });
 
         const QueryRange range(mask, begin, begin + keys);
-        first = range.first / queries * queries, past = range.past;
-        if (first < past) {
+        if (range.first / queries * queries < range.past) {
             KeyLoads k_loads, v_loads;
             issue_keys(k_loads, arguments.k, arguments.head_dim, keys_at);
             issue_keys(v_loads, arguments.v, arguments.value_dim, values_at);
-            const int in_group = coordinate.split * arguments.heads_per_split,
-                      past_in_group = in_group + arguments.heads_per_split,
-                      group_head = coordinate.head * arguments.group;
-            past_head = group_head + (past_in_group < arguments.group ? past_in_group : arguments.group);
-            now.head = group_head + in_group, now.column = first;
-            tiles.begin(first, past, now.head, past_head - now.head);
-            locate(now, arguments);
-            next = now;
-            dq_destination = now.dq;
+            begin_steps(range);
             dq_statistic_at = (dq_query() + lane_id() % 32) * 4;
             dq_at = wave_id() * dq_tile_bytes + lane_id() * 4;
             loop([&] {
@@ -171,6 +214,11 @@ struct OnePass : OnePassStep<config> {
             });
         }
         const auto results = reload_arguments<BackwardArguments>();
+        if constexpr (config.dropout) {
+            // Again: with the draws' seed they would be too many scalars in the loop.
+            coordinate = coordinate_of_workgroup(workgroup_id_x(), results.order);
+            sequence = sequence_of(coordinate.batch, results.mask, results.packed);
+        }
         if (results.splits > 1) {
             if (first_key >= mask.n_k) return;
             store_partial(dk, results, sequence, coordinate, first_key, false);

@@ -108,9 +108,7 @@ struct OnePassDirect : OnePass<config> {
         };
     }
 
-    // The rows are issued by themselves.
-    KITTENS_DEVICE void begin_next(int to) {
-        this->next_rows();
+    KITTENS_DEVICE void issue_statistics(int to) {
         if (wave == 0)
             buffer_load_to_lds<1>({reinterpret_cast<const char*>(this->next.statistics), statistics_bytes},
                                   &lane_bytes, lds + at_buffer(to, 2));
@@ -121,8 +119,9 @@ struct OnePassDirect : OnePass<config> {
         const uint32_t ds_to = ds_write_at + buffer * DsTile::bytes;
         interleave<products>(
             work<in_slot{0}>([&](auto) {
+                this->next_rows();
                 this->advance(this->next);
-                begin_next(buffer ^ 1);
+                issue_statistics(buffer ^ 1);
             }),
             work<every_slot{1, 1 + issues}>([&](auto n) {
                 constexpr int pass = n.value % Loads::passes, which = n.value / Loads::passes;
@@ -181,9 +180,10 @@ struct OnePassDirect : OnePass<config> {
         statistic_at = (Base::query_of(inside) + high * 4) * 4;
         const uint32_t key_at = KeyTile::offset(row, Base::dq_column() + col);
 
-        begin_next(0);
+        this->begin_rows();
+        issue_statistics(0);
         for_each_index<2>([&](auto i) {
-            loads[i.value].init_offsets(tiles.step_bytes[i.value] / queries);
+            loads[i.value].init_offsets(tiles.row_bytes[i.value]);
             skip_columns(loads[i.value], i.value ? arguments.value_dim : arguments.head_dim);
             loads[i.value].issue(tiles.views[i.value], tile(0, i.value));
         });

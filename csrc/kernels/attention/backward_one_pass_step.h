@@ -79,7 +79,7 @@ struct OnePassStep {
     }
 
     struct Step {
-        int head, column;         // of the first query
+        int head, row;            // of the first query; heads are counted over all batches
         float slope_log2;         // of the head, with score terms
         const float* statistics;  // of the queries
         char* dq;                 // their accumulator
@@ -179,8 +179,7 @@ struct OnePassStep {
             const int lane = lane_id();
             for (int n = 0; n < 2; ++n)
                 mark_dropped(p[half], n * 8,
-                             draws.of_key(coordinate.batch * arguments.heads + now.head,
-                                          now.column + half * 32 + n * 16 + lane / 32 * upper,
+                             draws.of_key(now.head, now.row + half * 32 + n * 16 + lane / 32 * upper,
                                           first_key + lane % 32, 12 - upper),
                              draws.limit);
         }

@@ -118,8 +118,8 @@ struct OnePassThroughRegisters : OnePass<config> {
         const auto issue = [&] {
             for_each_index<Rows::rows>([&](auto n) { rows.loads.template issue<n.value>(tiles.views[0]); });
         };
-        this->next_rows();
-        rows.loads.init_offsets(thread_id() % (config.threads() / 2), tiles.step_bytes[0] / queries,
+        this->begin_rows();
+        rows.loads.init_offsets(thread_id() % (config.threads() / 2), tiles.row_bytes[0],
                                 Rows::which(wave) ? arguments.value_dim : arguments.head_dim);
         issue();
         this->load_bounds();

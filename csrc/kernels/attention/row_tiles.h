@@ -1,4 +1,4 @@
-// kernels/attention/row_tiles.h: tiles of rows of one or more tensors, of one head after the other.
+// kernels/attention/row_tiles.h: tiles of rows of one or more tensors and some heads, one after the other.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
@@ -7,40 +7,85 @@ namespace hipkittens::attention {
 
 using namespace kittens;
 
-// Rows first .. past-1, `rows` at a time, of each of `heads` heads. Past the last tile views are empty: their loads touch no memory
-// but count like any other, so waits stay the same.
-template <int count, int rows>
+// Rows first .. past-1 of each of some heads, a tile at a time: those of one head after those of another, or with heads_inside
+// the same rows of all heads before the next rows.
+struct TileOrder {
+    int first, past, first_head, heads;
+    bool heads_inside, descending;  // from the last rows to the first
+};
+
+// Past the last tile views are empty: their loads touch no memory but count like any other, so waits stay the same.
+template <int count, int tile_rows>
 struct RowTiles {
-    int first, past, head, left;  // head: of the views; left: tiles not yet begun to load
-    int row, next_row;            // of the views, and of those after them
+    int row;                // of the views; past the last tile one that was there
+    bool turned;            // the views are the first of the inner loop
+    int left;               // tiles not yet begun to load
+    int inner, inner_left;  // tiles of the inner loop, and those with and after the views
+    int outer_head;         // with heads inside the first one, else that of the views
+    int row_step;           // from one tile to the next; 0 with heads inside
+    int turn_step;          // with heads inside from their rows to the next
+    int all_rows;
+    const char* next_data[count];
     int64_t step_bytes[count];
-    global_window windows[count];
+    // From a row to the next, and of that what is behind the last row's columns; 32 bits as offsets in a tile are.
+    uint32_t row_bytes[count], past_columns[count];
     buffer views[count];
 
-    KITTENS_DEVICE void begin(int first_row, int past_row, int first_head, int heads) {
-        first = first_row, past = next_row = past_row, head = first_head - 1;
-        left = (past - first + rows - 1) / rows * heads;
-    }
-    // matrix(index<i>, head): that of tensor i.
-    template <class Matrix>
-    KITTENS_DEVICE void next(const Matrix& matrix) {
-        if (__builtin_expect(next_row >= past, false)) {
-            if (left > 0) ++head;
-            next_row = first;
-            for_each_index<count>([&](auto i) {
-                const auto of_head = matrix(i, head);
-                windows[i.value] = of_head.window(first, 0);
-                step_bytes[i.value] = rows * of_head.row_bytes();
-            });
-        }
-        row = next_row;
+    KITTENS_DEVICE bool heads_inside() const { return row_step == 0; }
+    // Of the views.
+    KITTENS_DEVICE int head() const { return outer_head + (heads_inside() ? inner - inner_left : 0); }
+
+    // matrix(index<i>): tensor i of the first head; head_bytes(index<i>): from one head of it to the next.
+    template <class Matrix, class HeadBytes>
+    KITTENS_DEVICE void begin(const TileOrder& order, const Matrix& matrix, const HeadBytes& head_bytes) {
+        const int tiles = (order.past - order.first + tile_rows - 1) / tile_rows;
+        turn_step = order.descending ? -tile_rows : tile_rows;
+        row_step = order.heads_inside ? 0 : turn_step;
+        inner = order.heads_inside ? order.heads : tiles, left = tiles * order.heads;
+        // What next() steps to first is the first tile.
+        const int first_row = order.descending ? order.first + (tiles - 1) * tile_rows : order.first;
+        outer_head = order.first_head, row = first_row - row_step, inner_left = inner + 1;
         for_each_index<count>([&](auto i) {
-            views[i.value] = windows[i.value].view();
-            if (left <= 0) views[i.value].bytes = 0;
-            windows[i.value].advance(step_bytes[i.value]);
+            const auto first = matrix(i);
+            const int64_t bytes = first.row_bytes(), column_bytes = first.cols * int64_t{sizeof(*first.data)};
+            all_rows = first.rows;
+            next_data[i.value] = reinterpret_cast<const char*>(first.data) + first_row * bytes;
+            row_bytes[i.value] = static_cast<uint32_t>(bytes);
+            past_columns[i.value] = static_cast<uint32_t>(bytes - column_bytes);
+            step_bytes[i.value] = order.heads_inside ? head_bytes(i) : row_step * bytes;
         });
-        next_row += rows;
+    }
+    // Past the last tile there was a turn, and the views have stayed.
+    KITTENS_DEVICE bool ended() const { return left < 0; }
+    template <class HeadBytes>
+    KITTENS_DEVICE void next(const HeadBytes& head_bytes) {
+        // Without a branch but the rare one, behind which the loop's code then lies.
+        row += row_step;
+        turned = --inner_left == 0;
+        if (__builtin_expect(turned, false)) turn(head_bytes);
+        const int rows = all_rows - row < tile_rows ? all_rows - row : tile_rows;
+        for_each_index<count>([&](auto i) {
+            views[i.value] = {next_data[i.value],
+                              left > 0 ? rows * row_bytes[i.value] - past_columns[i.value] : 0};
+            next_data[i.value] += step_bytes[i.value];
+        });
         --left;
+    }
+
+  private:
+    template <class HeadBytes>
+    KITTENS_DEVICE void turn(const HeadBytes& head_bytes) {
+        if (left <= 0) {
+            row -= row_step, inner_left = 1;
+            return;
+        }
+        inner_left = inner;
+        row += heads_inside() ? turn_step : -inner * row_step;
+        outer_head += heads_inside() ? 0 : 1;
+        for_each_index<count>([&](auto i) {
+            next_data[i.value] += (heads_inside() ? turn_step * int64_t{row_bytes[i.value]} : head_bytes(i)) -
+                                  inner * step_bytes[i.value];
+        });
     }
 };
 
