@@ -131,6 +131,32 @@ def test_packed_sequences(exactly, size, lengths):
             same(padded, all_of_them[first:past])
 
 
+def test_windows_of_packed_sequences(exactly):
+    """A window that reaches over the whole of a short sequence makes a causal mask of it, but not beside a longer one.
+
+    Results of 16 bits hide most orders of a sum: float16 hides fewest.
+    """
+    short, long = 190, 333
+    q, grad = (draw(short + long, 4, 128, seed=seed, dtype=torch.float16) for seed in (0, 1))
+    k, v = (draw(short + long, 2, 128, seed=seed, dtype=torch.float16) for seed in (2, 3))
+
+    def gradients_of(rows, *ends):
+        ends = torch.tensor([0, *ends], dtype=torch.int32)
+        longest = int(ends.diff().max())
+        return gradients(
+            lambda *qkv: hipkittens.attention_varlen(
+                *qkv, ends, ends, longest, longest, window_size=(200, 0)
+            ),
+            [x[:rows] for x in (q, k, v)],
+            grad[:rows],
+        )
+
+    for one, both in zip(
+        gradients_of(short, short), gradients_of(short + long, short, short + long), strict=True
+    ):
+        same(one, both[:short])
+
+
 @pytest.mark.parametrize(("heads", "key_heads"), [(8, 1), (4, 4)])
 def test_a_batch_of_sequences(exactly, heads, key_heads):
     """Few queries of long keys: alone they would be split, and all together fill the device."""

@@ -232,17 +232,18 @@ Plan plan_backward(const BackwardProblem& problem, const BackwardChoice& choice)
         const int64_t row_splits = of_queries ? 1 : arguments.splits;
         arguments.order =
             order_of(p, divide_up(rows, config.rows()), heads, sharing, row_splits, config.threads());
-        if (is_causal(p, arguments.mask)) {
-            const bool in_step = variant == one_pass;
+        const bool causal = is_causal(p, arguments.mask), in_step = variant == one_pass;
+        if (causal) {
             const int64_t streamed_rows = of_queries ? p.n_k : p.n_q * arguments.heads_per_split;
             take_longest_first(p, heads * p.batch * row_splits, sharing,
                                in_step ? 0 : 2 * streamed_rows * (p.head_dim + p.value_dim), 1,
                                arguments.order);
             arguments.order.descending = of_queries;
-            if (in_step) {
-                arguments.heads_inside = split_heads > 1 && !p.slopes;
-                arguments.turn = p.device.batch_invariant ? UINT32_MAX : p.device.compute_units;
-            }
+        }
+        // A mask is causal or not by the longest sequence: where others must not matter, all are taken as if it were.
+        if (in_step && (causal || p.device.batch_invariant)) {
+            arguments.heads_inside = split_heads > 1 && !p.slopes;
+            arguments.turn = p.device.batch_invariant ? UINT32_MAX : p.device.compute_units;
         }
         plan.launches.push_back(launch_of(variant->name, p, arguments.order, config.threads(), arguments));
     };
