@@ -29,6 +29,11 @@ struct OnePass : OnePassStep<config> {
     // Through registers, half of the waves load Q and the others dO.
     RowTiles<direct ? 2 : 1, queries> tiles;
     int64_t dq_step;  // from a step's dQ to that of the next in the inner loop, in bytes
+    // Where a step's queries are half of a block of statistics: from one step's to the next's that begins a block. All of a kind
+    // follow each other in a block: its halves are nearer to each other than to the next one's.
+    static constexpr bool whole_block = queries == statistics_block;
+    static_assert(whole_block || 2 * queries == statistics_block);
+    int64_t statistics_step;
 
     using Base::Base;
 
@@ -95,15 +100,10 @@ struct OnePass : OnePassStep<config> {
         const Step here = step;
         step.head = tiles.head(), step.row = tiles.row;
         step.dq += dq_step;
-        // In a block all of a kind follow each other: parts of one are nearer to each other than to those of the next.
-        constexpr int of_block = statistics_bytes / 4, part = statistics_block - queries;
-        int64_t step_of_statistics = dq_step >> __builtin_ctz(head_dim);
-        if (part && !tiles.heads_inside()) {
-            const bool begins_block = step.row % statistics_block == 0;
-            step_of_statistics = tiles.row_step > 0 ? (begins_block ? of_block - part : queries)
-                                                    : (begins_block ? -queries : part - of_block);
-        }
-        step.statistics += step_of_statistics;
+        step.statistics += whole_block
+                               ? dq_step >> __builtin_ctz(head_dim)
+                               : statistics_step - (step.row & tiles.row_step & queries) *
+                                                       ((statistics_bytes / 4 - statistics_block) / queries);
         if (__builtin_expect(tiles.turned, false)) {
             // Past the last step statistics are loaded again.
             step.dq = here.dq, step.statistics = here.statistics;
@@ -147,6 +147,10 @@ struct OnePass : OnePassStep<config> {
             [&](auto i) { return tensor_of(i).head_stride * int64_t{sizeof(T)}; });
         dq_step =
             (arguments.heads_inside ? arguments.statistics_rows : tiles.row_step) * int64_t{head_dim * 4};
+        if (!whole_block)
+            statistics_step = arguments.heads_inside ? dq_step / head_dim
+                              : descending           ? -queries
+                                                     : statistics_bytes / 4 - queries;
     }
     KITTENS_DEVICE void begin_rows() {
         next_rows();

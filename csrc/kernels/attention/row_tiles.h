@@ -64,9 +64,10 @@ struct RowTiles {
         turned = --inner_left == 0;
         if (__builtin_expect(turned, false)) turn(head_bytes);
         const int rows = all_rows - row < tile_rows ? all_rows - row : tile_rows;
+        const uint32_t any_left = -left >> 31;  // all bits or none: a choice would be a branch
         for_each_index<count>([&](auto i) {
             views[i.value] = {next_data[i.value],
-                              left > 0 ? rows * row_bytes[i.value] - past_columns[i.value] : 0};
+                              (rows * row_bytes[i.value] - past_columns[i.value]) & any_left};
             next_data[i.value] += step_bytes[i.value];
         });
         --left;
