@@ -59,7 +59,6 @@ KNOWN_SPILLS = {
     "router.experts_256 gfx950": (0, 6, 0),
     "router.experts_1536 gfx942": (0, 52, 0),
     "router.experts_1536 gfx950": (0, 50, 0),
-    "attention.pointwise_backward_keys_*_d128 gfx950": (0, 4, 0),
     # Bases and strides of their many tensors.
     "delta_rule.step_*": (0, 13, 0),
     "delta_rule.channel_step_*": (0, 12, 0),

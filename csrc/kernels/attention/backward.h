@@ -79,13 +79,6 @@ struct Backward {
     KITTENS_DEVICE global_matrix<const T> matrix(bool second, int head) const {
         return gradient_operand<T, of_queries>(arguments, sequence, second, head, size(second));
     }
-    template <bool of_queries>
-    KITTENS_DEVICE int64_t head_stride(bool second) const {
-        if constexpr (of_queries)
-            return second ? arguments.grad_out.head_stride : arguments.q.head_stride;
-        else
-            return second ? arguments.v.head_stride : arguments.k.head_stride;
-    }
     KITTENS_DEVICE RowMajorTile row_major(int buffer, int which) const {
         return {lds + buffer * buffer_bytes + which * RowMajorTile::bytes};
     }
@@ -227,7 +220,7 @@ struct Backward {
     KITTENS_DEVICE void stream(int first, int past) {
         const int first_head =
             of_keys ? coordinate.head * arguments.group : key_head_of(coordinate.head, arguments.group);
-        const auto head_bytes = [&](auto i) { return head_stride<of_keys>(i.value) * int64_t{sizeof(T)}; };
+        const auto head_bytes = [&](auto i) { return gradient_head_bytes<T, of_keys>(arguments, i.value); };
         tiles.begin(
             {first, past, first_head, of_keys ? arguments.group : 1, false, false},
             [&](auto i) { return matrix<of_keys>(i.value, first_head); }, head_bytes);

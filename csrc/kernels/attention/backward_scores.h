@@ -101,6 +101,15 @@ KITTENS_DEVICE global_matrix<const T> gradient_operand(const BackwardArguments& 
         return key_matrix<T>(second ? arguments.v : arguments.k, sequence, head, size);
 }
 
+// From one head of it to the next.
+template <class T, bool of_queries, class Arguments>
+KITTENS_DEVICE int64_t gradient_head_bytes(const Arguments& arguments, bool second) {
+    const int64_t elements = of_queries ? second ? arguments.grad_out.head_stride : arguments.q.head_stride
+                             : second   ? arguments.v.head_stride
+                                        : arguments.k.head_stride;
+    return elements * static_cast<int64_t>(sizeof(T));
+}
+
 // Of one query.
 struct QueryStatistics {
     float start, delta;
