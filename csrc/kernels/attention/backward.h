@@ -222,7 +222,7 @@ struct Backward {
             of_keys ? coordinate.head * arguments.group : key_head_of(coordinate.head, arguments.group);
         const auto head_bytes = [&](auto i) { return gradient_head_bytes<T, of_keys>(arguments, i.value); };
         tiles.begin(
-            {first, past, first_head, of_keys ? arguments.group : 1, false, false},
+            {first, past, first_head, of_keys ? arguments.group : 1},
             [&](auto i) { return matrix<of_keys>(i.value, first_head); }, head_bytes);
         const auto next_tile = [&] {
             tiles.next(head_bytes);

@@ -78,7 +78,7 @@ struct OnePass : OnePassStep<config> {
         tiles.next([](auto i) {
             // Read again: in the loop, scalar registers are short.
             const auto again = reload_arguments<BackwardArguments>();
-            return (streams_do(i) ? again.grad_out : again.q).head_stride * int64_t{sizeof(T)};
+            return gradient_head_bytes<T, true>(again, streams_do(i));
         });
     }
 
@@ -96,7 +96,6 @@ struct OnePass : OnePassStep<config> {
     }
     // To the rows that are being loaded.
     KITTENS_DEVICE void advance(Step& step) const {
-        const int before = step.row;
         const Step here = step;
         step.head = tiles.head(), step.row = tiles.row;
         step.dq += dq_step;
@@ -107,7 +106,7 @@ struct OnePass : OnePassStep<config> {
         if (__builtin_expect(tiles.turned, false)) {
             // Past the last step statistics are loaded again.
             step.dq = here.dq, step.statistics = here.statistics;
-            if (!tiles.ended()) turn(step, before);
+            if (!tiles.ended()) turn(step, here.row);
         }
     }
     KITTENS_DEVICE void turn(Step& step, int before) const {
@@ -121,7 +120,7 @@ struct OnePass : OnePassStep<config> {
         if constexpr (config.terms != ScoreTerms::none)
             step.slope_log2 = slope_log2_of(again.terms, coordinate.batch, head_of_batch(step, again));
     }
-    KITTENS_DEVICE void begin_steps(const QueryRange& range) {
+    KITTENS_DEVICE void begin_steps(int first, int past) {
         const int in_group = coordinate.split * arguments.heads_per_split,
                   left_of_group = arguments.group - in_group,
                   heads =
@@ -138,13 +137,13 @@ struct OnePass : OnePassStep<config> {
                                   is_do ? grad.head_stride : q.head_stride};
         };
         tiles.begin(
-            {range.first / queries * queries, range.past, coordinate.batch * arguments.heads + first_head,
-             heads, arguments.heads_inside != 0, descending},
+            {first, past, coordinate.batch * arguments.heads + first_head, heads, arguments.heads_inside != 0,
+             descending},
             [&](auto i) {
                 return query_matrix<T>(tensor_of(i), sequence, first_head,
                                        streams_do(i) ? arguments.value_dim : arguments.head_dim);
             },
-            [&](auto i) { return tensor_of(i).head_stride * int64_t{sizeof(T)}; });
+            [&](auto i) { return gradient_head_bytes<T, true>(arguments, streams_do(i)); });
         dq_step =
             (arguments.heads_inside ? arguments.statistics_rows : tiles.row_step) * int64_t{head_dim * 4};
         if (!whole_block)
@@ -205,11 +204,12 @@ struct OnePass : OnePassStep<config> {
         });
 
         const QueryRange range(mask, begin, begin + keys);
-        if (range.first / queries * queries < range.past) {
+        const int first = range.first / queries * queries, past = range.past;
+        if (first < past) {
             KeyLoads k_loads, v_loads;
             issue_keys(k_loads, arguments.k, arguments.head_dim, keys_at);
             issue_keys(v_loads, arguments.v, arguments.value_dim, values_at);
-            begin_steps(range);
+            begin_steps(first, past);
             dq_statistic_at = (dq_query() + lane_id() % 32) * 4;
             dq_at = wave_id() * dq_tile_bytes + lane_id() * 4;
             loop([&] {

@@ -11,7 +11,7 @@ using namespace kittens;
 // the same rows of all heads before the next rows.
 struct TileOrder {
     int first, past, first_head, heads;
-    bool heads_inside, descending;  // from the last rows to the first
+    bool heads_inside = false, descending = false;  // from the last rows to the first
 };
 
 // Past the last tile views are empty: their loads touch no memory but count like any other, so waits stay the same.
