@@ -65,12 +65,19 @@ struct OnePass : OnePassStep<config> {
                                           [&](vec<float, 4> run) { return narrowed<T>(run * factor); });
         const int row = first_key + lane / Stager::vectors_per_row, col = lane % Stager::vectors_per_row * 8;
         T* to = row_of<T>(destination, sequence.batch, coordinate.head, sequence.first_k) + col;
-#pragma unroll
-        for (int pass = 0; pass < wave_keys; pass += Stager::rows_per_pass) {
-            const b128 run = Stager::read(lds + at, wave_row + row - first_key, pass, col * 2);
-            if (row + pass < sequence.mask.n_k && col < head_dim_used)
-                *reinterpret_cast<b128*>(to + (row + pass) * destination.row_stride) = run;
-        }
+        // All are read before the first is stored: behind a branch each would be waited for.
+        constexpr int passes = wave_keys / Stager::rows_per_pass;
+        b128 runs[passes];
+        for_each_index<passes>([&](auto n) {
+            runs[n.value] =
+                Stager::read(lds + at, wave_row + row - first_key, n.value * Stager::rows_per_pass, col * 2);
+        });
+        schedule_fence();
+        for_each_index<passes>([&](auto n) {
+            const int own = row + n.value * Stager::rows_per_pass;
+            if (own < sequence.mask.n_k && col < head_dim_used)
+                *reinterpret_cast<b128*>(to + own * destination.row_stride) = runs[n.value];
+        });
     }
 
     KITTENS_DEVICE static bool streams_do(auto i) { return direct ? i.value : wave_id() >= config.waves / 2; }
