@@ -5,7 +5,7 @@
 
 namespace hipkittens::attention {
 
-// gfx950: a step's rows are loaded directly to LDS, a step ahead, and read both ways.
+// gfx950: a step's rows are loaded directly to LDS, one or two steps ahead, and read both ways.
 template <BackwardConfig config>
 struct OnePassDirect : OnePass<config> {
     using Base = OnePass<config>;
@@ -20,9 +20,12 @@ struct OnePassDirect : OnePass<config> {
     using DsTile = st<T, keys, queries, Access::columns_32_written_in_runs>;
     using Loads = global_to_shared<Tile, threads, Fill::direct>;
 
-    // Two buffers, each with a tile of Q, one of dO and their statistics; two of dS.
-    static constexpr int buffer_bytes = 2 * Tile::bytes + statistics_bytes, ds_at = 2 * buffer_bytes,
-                         lds_bytes = ds_at + 2 * DsTile::bytes, keys_at = buffer_bytes, values_at = ds_at;
+    // Buffers, each with a tile of Q, one of dO and their statistics; two of dS. A step of small heads is shorter than loads
+    // may take.
+    static constexpr int tiles_ahead = head_dim > 64 ? 1 : 2, buffers = tiles_ahead + 1;
+    static constexpr int buffer_bytes = 2 * Tile::bytes + statistics_bytes, ds_at = buffers * buffer_bytes,
+                         lds_bytes = ds_at + 2 * DsTile::bytes, keys_at = ds_at - buffer_bytes,
+                         values_at = ds_at;
     static_assert(KeyTile::bytes <= buffer_bytes && KeyTile::bytes <= 2 * DsTile::bytes);
     static_assert(lds_bytes <= target.lds_bytes);
 
@@ -41,9 +44,12 @@ struct OnePassDirect : OnePass<config> {
     static constexpr int early = dq_registers * 5 / 8, early_first = dv_first + pieces;
     // Each load of the next tiles has a slot, before all of these.
     static constexpr int issues = 2 * Loads::passes;
-    // In flight at the barrier: what was added to dQ behind these loads, which the next step reads.
-    static constexpr load_pipeline<2> memory{
-        products, {{issues, barrier_slot + 1, 0, issues}, {barrier_slot - 1, products, 1, early}}};
+    // Statistics are the next step's, loaded in this one by the first wave. In flight at the barrier is what was asked for behind
+    // all that the next step reads: rows for later steps, and what was added to dQ.
+    static constexpr load_pipeline<3> memory{products,
+                                             {{0, barrier_slot + 1, 0, 1},
+                                              {issues, barrier_slot + 1, tiles_ahead - 1, issues},
+                                              {barrier_slot - 1, products, 1, early}}};
     static_assert(issues < early_first && ds_first + apart + pieces <= barrier_slot);
 
     Fragment fragments[ring];
@@ -84,9 +90,14 @@ struct OnePassDirect : OnePass<config> {
             return read_transposed<DsTile>(lds + OnePassDirect::ds_at, ds_at, key, 4, query);
         }
     };
-    KITTENS_DEVICE Buffer buffer_at(int number) const {
+    // parity: which dS.
+    KITTENS_DEVICE Buffer buffer_at(int number, int parity) const {
         return {lds, row_major_at + number * buffer_bytes, transposed_at + number * buffer_bytes,
-                ds_read_at + number * DsTile::bytes};
+                ds_read_at + parity * DsTile::bytes};
+    }
+    KITTENS_DEVICE static int later(int buffer, int steps) {
+        if constexpr (buffers == 2) return buffer ^ steps;
+        return buffer + steps < buffers ? buffer + steps : buffer + steps - buffers;
     }
     // LDS instructions that read the operands of products first .. past-1.
     static constexpr int reads_between(int first, int past) {
@@ -114,19 +125,22 @@ struct OnePassDirect : OnePass<config> {
                                   &lane_bytes, lds + at_buffer(to, 2));
     }
 
-    KITTENS_DEVICE void compute(int buffer) {
-        const Buffer now = buffer_at(buffer), next = buffer_at(buffer ^ 1);
-        const uint32_t ds_to = ds_write_at + buffer * DsTile::bytes;
+    KITTENS_DEVICE void compute(int buffer, int parity) {
+        const int following = later(buffer, 1), loaded = later(buffer, tiles_ahead);
+        const Buffer now = buffer_at(buffer, parity), next = buffer_at(following, parity ^ 1);
+        const uint32_t ds_to = ds_write_at + parity * DsTile::bytes;
         interleave<products>(
             work<in_slot{0}>([&](auto) {
-                this->next_rows();
+                // To the rows of the next step, then of the one that is loaded; where they are the same, the other way round.
+                if constexpr (tiles_ahead == 1) this->next_rows();
                 this->advance(this->next);
-                issue_statistics(buffer ^ 1);
+                if constexpr (tiles_ahead == 2) this->next_rows();
+                issue_statistics(following);
             }),
             work<every_slot{1, 1 + issues}>([&](auto n) {
                 constexpr int pass = n.value % Loads::passes, which = n.value / Loads::passes;
                 loads[which].template issue_item<pass>(Loads::prepared(tiles.views[which]),
-                                                       tile(buffer ^ 1, which));
+                                                       tile(loaded, which));
             }),
             work<in_slot{barrier_slot}>([&](auto) {
                 wait_vector_memory<memory.in_flight(barrier_slot)>();
@@ -135,7 +149,7 @@ struct OnePassDirect : OnePass<config> {
             work<in_slot{barrier_slot - 1}>(
                 [&](auto) { this->load_dq_statistics(statistics_in(buffer, this->dq_statistic_at)); }),
             work<in_slot{barrier_slot + 1}>(
-                [&](auto) { this->load_statistics(statistics_in(buffer ^ 1, statistic_at)); }),
+                [&](auto) { this->load_statistics(statistics_in(following, statistic_at)); }),
             work<in_slot{dq_first}>([&](auto) { this->use_dq_statistics(); }),
             work<in_slot{0}>([&](auto) { this->statistics = this->next_statistics; }),
             work<every_slot{dq_first, products, registers_per_slot}>([&](auto n) { this->start_dp(n); }),
@@ -187,6 +201,11 @@ struct OnePassDirect : OnePass<config> {
             skip_columns(loads[i.value], i.value ? arguments.value_dim : arguments.head_dim);
             loads[i.value].issue(tiles.views[i.value], tile(0, i.value));
         });
+        for_each_index<tiles_ahead, 1>([&](auto n) {
+            this->next_rows();
+            for_each_index<2>(
+                [&](auto i) { loads[i.value].issue(tiles.views[i.value], tile(n.value, i.value)); });
+        });
         this->load_bounds();
         wait_vector_memory<0>();
         barrier();
@@ -195,7 +214,7 @@ struct OnePassDirect : OnePass<config> {
             k_transposed[n.value] = read_transposed<KeyTile>(lds + keys_at, key_at, n.value * 16, 4, 0);
         });
         for_each_index<ahead>(
-            [&](auto n) { fragments[n.value] = this->template read<n.value>(buffer_at(0)); });
+            [&](auto n) { fragments[n.value] = this->template read<n.value>(buffer_at(0, 0)); });
         this->load_statistics(statistics_in(0, statistic_at));
         for_each_index<2 * per_lane>([&](auto n) { this->start_dp(n); });
         for_each_index<dq_tiles>([&](auto n) {
@@ -203,10 +222,10 @@ struct OnePassDirect : OnePass<config> {
             this->dq_factor[n.value] = 0;
         });
         barrier();
-        int buffer = 0;
-        this->template for_each_step<1>([&] {
-            compute(buffer);
-            buffer ^= 1;
+        int buffer = 0, parity = 0;
+        this->template for_each_step<tiles_ahead>([&] {
+            compute(buffer, buffers == 2 ? buffer : parity);
+            buffer = later(buffer, 1), parity ^= 1;
         });
         for_each_index<dq_registers>([&](auto n) { this->add_dq(n); });
     }
