@@ -227,6 +227,8 @@ struct OnePassDirect : OnePass<config> {
             compute(buffer, buffers == 2 ? buffer : parity);
             buffer = later(buffer, 1), parity ^= 1;
         });
+        // Loads past the last tile write zeros, which the gradients' way out must not meet; behind them only dQ was added to.
+        if constexpr (tiles_ahead > 1) wait_vector_memory<dq_registers>();
         for_each_index<dq_registers>([&](auto n) { this->add_dq(n); });
     }
 
