@@ -16,7 +16,17 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from hipkittens._timing import DEVICES, ModelledLaunch, timing
-from tests.kernels.gemm_plan import ROWS, SCALED_ROWS, Problem, Scale, kernel, make_plan, shape, stored
+from tests.kernels.gemm_plan import (
+    BUFFERS,
+    ROWS,
+    SCALED_ROWS,
+    Problem,
+    Scale,
+    kernel,
+    make_plan,
+    shape,
+    stored,
+)
 
 # The last two words of GemmArguments::order (csrc/kernels/gemm/arguments.h): xcd_chunk, window_rows; padding follows.
 _ORDER, _ORDER_AT = struct.Struct("<2I"), 132
@@ -30,6 +40,7 @@ class Tile:
 
     name   of the variant, but for its orientation and, of bf16, its element
     a, b   the elements of the operands
+    buffers  K tiles in LDS
     """
 
     name: str
@@ -39,6 +50,7 @@ class Tile:
     a: str = "bf16"
     b: str = "bf16"
     scales: str = "none"
+    buffers: int = 4
 
     @property
     def has_16_bits(self) -> bool:
@@ -52,12 +64,12 @@ def tiles(target: str, formats: Sequence[tuple[str, str]] | None = None) -> list
     formats   of a and b, where not all are wanted
     """
     names = {
-        name.removeprefix("nt_bf16_"): Tile(name.removeprefix("nt_bf16_"), *extents)
+        name.removeprefix("nt_bf16_"): Tile(name.removeprefix("nt_bf16_"), *extents, buffers=BUFFERS[name])
         for name, (targets, _, _, *extents) in ROWS.items()
         if name.startswith("nt_bf16_") and not name.endswith("_plain") and targets in ("both", target)
     }
     names |= {
-        name.removeprefix("nt_"): Tile(name.removeprefix("nt_"), *extents, a, b, scales)
+        name.removeprefix("nt_"): Tile(name.removeprefix("nt_"), *extents, a, b, scales, BUFFERS[name])
         for name, (targets, a, b, scales, *extents) in SCALED_ROWS.items()
         # Rows of other formats and scales cost what these do (costed_as of plan.cpp).
         if targets in ("both", target) and not {"bf8", "i8", "bf6"} & {a, b} and scales != "row_blocks"

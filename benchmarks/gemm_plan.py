@@ -36,7 +36,8 @@ HEADER = """\
 // SPDX-License-Identifier: MIT
 // Written by `python benchmarks/gemm_plan.py`, which says how.
 {sources}
-// GEMM_COST(target, a, b, scales, tile_m, tile_n, tile_k, row_start, concurrent, k_tile, k_tile_streamed, launch, round, least)
+// GEMM_COST(target, a, b, scales, tile_m, tile_n, tile_k, row_start, buffers, concurrent, k_tile, k_tile_streamed, launch, round, least)
+//   buffers          K tiles in LDS, as the row says
 //   concurrent       workgroups of it that a compute unit runs side by side
 //   k_tile           of each K tile in a grid of many rows and columns; _streamed: in a single row of tiles
 //   launch, round    beside K tiles: once, and for each round of `concurrent` workgroups on every compute unit
@@ -78,7 +79,7 @@ def tile_rows(source: Modelled | Measured, tile: Tile) -> list[str]:
             least = max(least, more / 4)
         start = "element" if unaligned else "vector"
         rows.append(
-            f"GEMM_COST({target}, {tile.a}, {tile.b}, {tile.scales}, {tile.m}, {tile.n}, {tile.k}, {start}, {concurrent}, {k_tile:.0f}, {streamed:.0f}, "
+            f"GEMM_COST({target}, {tile.a}, {tile.b}, {tile.scales}, {tile.m}, {tile.n}, {tile.k}, {start}, {tile.buffers}, {concurrent}, {k_tile:.0f}, {streamed:.0f}, "
             f"{beside - again:.0f}, {again:.0f}, {least:.0f})"
         )
         print(rows[-1], flush=True)

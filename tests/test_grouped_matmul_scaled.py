@@ -102,7 +102,6 @@ def _takes(target, tile, sizes, n, k, blocks):
     ("tile", "sizes", "n", "k"),
     [
         ("16x64", (5, 0, 20), 136, 264),
-        ("32x64", (30, 0, 32), 136, 4048),
         pytest.param("128x128", (1500, 545), 2048, 232, marks=pytest.mark.slow),
         pytest.param("256x256", (1500, 0, 1497), 4096, 616, marks=pytest.mark.slow),
     ],
@@ -111,6 +110,36 @@ def test_tiles(target, tile, sizes, n, k, blocks):
     if (tile, blocks, target) == ("256x256", True, "gfx942"):
         tile = "128x128"  # the largest that the registers of gfx942 hold with the sums of a block
     _takes(target, tile, sizes, n, k, blocks)
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_tiles_of_32_rows(target, blocks):
+    """Many groups, each in about two tiles of 16 rows, but in one of these."""
+    if target == "gfx942":
+        _takes(target, "32x64", (28, 20) * 15 + (48, 0), 512, 2056, blocks)
+    else:
+        _takes(target, "32x64", (30, 22) * 7 + (52, 0), 1024, 1032, blocks)
+
+
+@pytest.mark.parametrize(
+    ("tile", "sizes", "n", "k"),
+    [
+        # Short K and many columns: three neighbours in a row of tiles for a workgroup, but for the last, which has one.
+        ("32x64x128", (30, 26) * 31 + (56, 0), 8512, 264),
+        ("64x64x128_two_buffers", (64, 56) * 16, 1536, 1032),
+    ],
+)
+def test_whole_numbers_of_many_groups_are_exact(tile, sizes, n, k):
+    random = torch.Generator().manual_seed(7)
+    a = torch.randint(-4, 5, (sum(sizes), k), generator=random).float()
+    b = torch.randint(-4, 5, (len(sizes), k, n), generator=random, dtype=torch.int8)
+    wanted = torch.cat([rows @ each.float() for rows, each in zip(a.split(sizes), b, strict=True)])
+    codes = (a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn).mT.contiguous().mT)
+    one = torch.ones(1)
+    with hipkittens.simulate("gfx950"):
+        out = hipkittens.grouped_matmul(*codes, ends_of(sizes), scale_a=one, scale_b=one, out_dtype=F32)
+    assert torch.equal(out, wanted)
+    assert f"grouped_nt_fp8_{tile}_gfx950" in hipkittens._library.last_kernel()
 
 
 def test_scales_of_tensors(target):

@@ -46,6 +46,13 @@ SCALED_ROWS = {
     )
 }
 
+# Of both: name -> K tiles in LDS, as the row says
+BUFFERS = {
+    name: int(in_lds)
+    for name, in_lds in re.findall(
+        r"^ROW\((?:gemm|scaled), (\w+),.*, (\d+), \d+, \w+\)", VARIANTS, re.MULTILINE
+    )
+}
 # name -> how many K tiles its loop holds in LDS (direct loads), in registers (others), for two of the schedules
 INTERLEAVED, STREAMED = (
     {

@@ -40,7 +40,7 @@ class Law:
 
 def test_the_law_comes_back():
     (row,) = gemm_plan.tile_rows(Law(), Tile("128x128x64", 128, 128, 64))
-    assert row == "GEMM_COST(gfx950, bf16, bf16, none, 128, 128, 64, vector, 1, 100, 300, 7, 50, 150)"
+    assert row == "GEMM_COST(gfx950, bf16, bf16, none, 128, 128, 64, vector, 4, 1, 100, 300, 7, 50, 150)"
     assert gemm_plan.reduce_row(Law()) == "GEMM_REDUCE_COST(gfx950, 500, 2.000, 0.500)"
 
 
@@ -65,14 +65,15 @@ def test_the_table_that_ships_has_every_tile_and_its_source(target):
     source, rows = gemm_plan.kept(COSTS, target)
     assert re.match(r"modelled as MI\d+X, never measured$|measured on ", source)
     found = [
-        (*re.match(r"GEMM_COST\(\w+, (\w+, \w+, \w+, \d+, \d+, \d+, \w+), 1,", row).groups(),)
+        (*re.match(r"GEMM_COST\(\w+, (\w+, \w+, \w+, \d+, \d+, \d+, \w+, \d+), 1,", row).groups(),)
         for row in rows
-        if re.search(r"(vector|element), 1,", row)
+        if re.search(r"(vector|element), \d+, 1,", row)
     ]
     assert sorted(found) == sorted(
         (
             f"{tile.a}, {tile.b}, {tile.scales}, {tile.m}, {tile.n}, {tile.k}, "
-            + ("element" if tile.name.endswith("unaligned") else "vector"),
+            + ("element" if tile.name.endswith("unaligned") else "vector")
+            + f", {tile.buffers}",
         )
         for tile in tiles(target)
     )

@@ -83,6 +83,8 @@ struct GroupArguments {
     int64_t bias_group_stride;  // elements
     int32_t groups;
     Grouping grouping;
+    int32_t tiles_of_workgroup;  // neighbours in a row of tiles, which `order` counts as one
+    int32_t group_padding;
 };
 
 // A product for each group: batch strides lead from a group's matrix, or its scales, to the next. m and k are those of all ranges

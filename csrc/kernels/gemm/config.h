@@ -56,6 +56,9 @@ struct GemmConfig {
     }
     // Elements of B become those of A, behind LDS.
     constexpr bool converts_b() const { return size_of(a) == 2 && b == ElementType::fp4; }
+    // A workgroup may take several tiles of a group of rows, one after the other. What its lanes know of their places stays in registers
+    // from one to the next, of which other schedules have none left.
+    constexpr bool takes_neighbours() const { return schedule == Schedule::interleaved; }
     constexpr int threads() const { return waves_m * waves_n * 64; }
     constexpr int wave_m() const { return tile_m / waves_m; }
     constexpr int wave_n() const { return tile_n / waves_n; }

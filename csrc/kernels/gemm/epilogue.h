@@ -11,7 +11,7 @@ namespace hipkittens::gemm {
 struct TileCoordinate {
     int m, n, split;
     int64_t batch;
-    int first_row = 0;  // of the tile's group of rows
+    int first_row = 0, past_row = 0;  // the tile's group of rows begins at one and ends before the other
 };
 
 // use(T()) for the T of a type that the host names: one branch, outside of all elements.

@@ -101,9 +101,14 @@ struct TilesOfGroupedColumns {
         const uint32_t tiles_m = value_of_lane(lanes.tiles, lane);
         const TilePosition position =
             tile_in_windows(place - first * tiles_n, tiles_m, tiles_n, window_rows(tiles, tiles_m));
+        const int columns = (config.takes_neighbours() ? arguments.tiles_of_workgroup : 1) *
+                            (config.tile_n / columns_of_each);
         found.tile = {found.begin + static_cast<int>(position.m) * config.tile_m,
-                      static_cast<int>(position.n) * (config.tile_n / columns_of_each), 0, group,
-                      found.begin};
+                      static_cast<int>(position.n) * columns,
+                      0,
+                      group,
+                      found.begin,
+                      found.end};
         return true;
     }
     // Every group has as many tiles.
@@ -127,8 +132,10 @@ struct TilesOfGroupedColumns {
         const auto scalar = [](int64_t value) {
             return static_cast<int>(uniform(static_cast<uint32_t>(value)));
         };
-        return {{scalar(found.tile.m), scalar(found.tile.n), 0, scalar(found.tile.batch),
-                 scalar(found.tile.first_row)},
+        // No group is below 0; and a sign extension would read a register that nothing was written to.
+        const int64_t group = uniform(static_cast<uint32_t>(found.tile.batch));
+        return {{scalar(found.tile.m), scalar(found.tile.n), 0, group, scalar(found.tile.first_row),
+                 scalar(found.tile.past_row)},
                 scalar(found.begin),
                 scalar(found.end)};
     }
@@ -142,18 +149,12 @@ struct TilesOfGroupedColumns {
             arguments.a_scale.data = arguments.b_scale.data = nullptr;
     }
 
-    template <GemmConfig config, class Arguments, class Use>
-    KITTENS_DEVICE static void with_tile(const Arguments& of_all, const Use& use) {
-        Arguments arguments = of_all;
-        Found found{};
+    // Of the group's product.
+    template <GemmConfig config, class Arguments>
+    KITTENS_DEVICE static Arguments of_group(const Found& found) {
+        Arguments arguments = reload_arguments<Arguments>();
         if (arguments.grouping == Grouping::rows) {
-            if (!find_among_rows<config>(arguments, found)) return;
-        } else {
-            find_among_matrices<config>(arguments, found);
-        }
-        found = in_scalar_registers(found);
-        if (arguments.grouping == Grouping::rows) {
-            arguments.m = found.end;
+            arguments.m = found.tile.past_row;
             if (found.tile.batch == arguments.groups) {
                 leave_zeros(arguments);
                 // Of factors that matrix steps take, windows are as long as bands.
@@ -172,7 +173,31 @@ struct TilesOfGroupedColumns {
         }
         const int k_tiles = (arguments.k + config.tile_k - 1) / config.tile_k;
         arguments.k_tiles = arguments.k_tiles_per_split = k_tiles ? k_tiles : 1;
-        use(arguments, found.tile);
+        return arguments;
+    }
+    template <GemmConfig config, class Arguments, class Use>
+    KITTENS_DEVICE static void with_tile(const Arguments& of_all, const Use& use) {
+        Found found{};
+        if (of_all.grouping == Grouping::rows) {
+            if (!find_among_rows<config>(of_all, found)) return;
+        } else {
+            find_among_matrices<config>(of_all, found);
+        }
+        found = in_scalar_registers(found);
+        if constexpr (!config.takes_neighbours()) {
+            use(of_group<config, Arguments>(found), found.tile);
+        } else {
+            int left = of_all.tiles_of_workgroup;
+#pragma unroll 1
+            while (true) {
+                const Arguments arguments = of_group<config, Arguments>(found);
+                use(arguments, found.tile);
+                found.tile.n += config.tile_n / columns_of_each;
+                if (--left == 0 || found.tile.n >= arguments.n) return;
+                // The product of this tile leaves through the LDS that the next one's operands are loaded to.
+                barrier();
+            }
+        }
     }
     // What an epilogue asks for.
     template <class Arguments>
@@ -181,7 +206,7 @@ struct TilesOfGroupedColumns {
         const int group = static_cast<int>(tile.batch);
         if (arguments.grouping == Grouping::rows) {
             if (group == arguments.groups) leave_zeros(arguments);
-            arguments.m = uniform(GroupRanges(arguments, arguments.m).end(group));
+            arguments.m = tile.past_row;
         }
         if (arguments.bias)
             arguments.bias = static_cast<const char*>(arguments.bias) +

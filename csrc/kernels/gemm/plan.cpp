@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <stdexcept>
 
 #include "../../tiles/target.h"
@@ -125,7 +127,7 @@ struct Cost {
     Scales scales;
     int tile_m, tile_n, tile_k;
     RowStart row_start;
-    int concurrent;
+    int buffers, concurrent;
     double k_tile, k_tile_streamed, launch, round, least;
 };
 constexpr Cost costs[] = {
@@ -166,7 +168,8 @@ const Cost& cost_of(int target, const GemmConfig& config, int64_t concurrent) {
         if (cost.target == target && cost.a == costed_as(config.a) && cost.b == costed_as(config.b) &&
             cost.scales == costed_as(config.scales) && cost.tile_m == config.tile_m &&
             cost.tile_n == config.tile_n && cost.tile_k == config.tile_k &&
-            cost.row_start == config.row_start && cost.concurrent <= concurrent)
+            cost.row_start == config.row_start && cost.buffers == config.buffers &&
+            cost.concurrent <= concurrent)
             most = &cost;
     if (!most) throw std::logic_error("gemm: costs.def lacks a variant; run benchmarks/gemm_plan.py");
     return *most;
@@ -174,17 +177,32 @@ const Cost& cost_of(int target, const GemmConfig& config, int64_t concurrent) {
 
 }  // namespace
 
+int concurrent_workgroups(int target, const GemmConfig& config) {
+    return cost_of(target, config, std::numeric_limits<int64_t>::max()).concurrent;
+}
+
+double clocks_of_round(int target, const GemmConfig& config, int64_t k) {
+    const Cost& cost = cost_of(target, config, std::numeric_limits<int64_t>::max());
+    return cost.least + static_cast<double>(divide_up(k, config.tile_k) - 1) * cost.k_tile;
+}
+
 // Clocks that the cycle model would give a choice, about: rounds of workgroups, each with what comes beside its K
 // tiles. What a K tile costs lies between a grid whose workgroups share what they read and one that reads everything
 // from memory, by how much of what it loads no other workgroup has loaded. The latter is memory's bandwidth, of which each has the
 // more, the fewer they are.
-double predicted_clocks(const Problem& p, const GemmConfig& config, int splits, double before) {
+double predicted_clocks(const Problem& p, const GemmConfig& config, int splits) {
+    return predicted_clocks(p, config, splits, {static_cast<double>(divide_up(p.m, config.tile_m)), 0});
+}
+
+double predicted_clocks(const Problem& p, const GemmConfig& config, int splits, RowsOfTiles rows) {
+    const auto [tiles_m, before] = rows;
     const double units = p.device.compute_units;
-    const int64_t tiles_m = divide_up(p.m, config.tile_m), tiles_n = divide_up(p.n, config.tile_n);
-    const int64_t workgroups = tiles_m * tiles_n * p.batch * splits;
+    const double tiles_n = static_cast<double>(divide_up(p.n, config.tile_n));
+    const auto workgroups =
+        static_cast<int64_t>(std::ceil(tiles_m * tiles_n * static_cast<double>(p.batch) * splits));
     const double k_tiles = static_cast<double>(divide_up(divide_up(p.k, config.tile_k), splits));
-    const double own = static_cast<double>(tiles_m * config.tile_m + tiles_n * config.tile_n) /
-                       (static_cast<double>(tiles_m * tiles_n) * config.tile_n);
+    const double own =
+        (tiles_m * config.tile_m + tiles_n * config.tile_n) / (tiles_m * tiles_n * config.tile_n);
     const double streamed = std::min(1.0, own);
     const double units_at_work = std::min(1.0, static_cast<double>(workgroups) / units);
     auto round = [&](const Cost& cost) {

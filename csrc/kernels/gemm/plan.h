@@ -75,8 +75,18 @@ bool suits(const GemmVariant& variant, const Problem& problem);
 // Can a kernel of this configuration read these operands and write the product, whatever the grid?
 bool suits(Targets targets, const GemmConfig& config, const Problem& problem);
 
-// What the cycle model would give, about: costs.def. before: clocks that a workgroup takes until it knows its tile.
-double predicted_clocks(const Problem& problem, const GemmConfig& config, int splits, double before = 0);
+// What the cycle model would give, about: costs.def.
+double predicted_clocks(const Problem& problem, const GemmConfig& config, int splits);
+
+// Tiles along m of each of a batch on average, in place of those of problem.m, and clocks that a workgroup takes until it knows its tile.
+struct RowsOfTiles {
+    double tiles_m, before;
+};
+double predicted_clocks(const Problem& problem, const GemmConfig& config, int splits, RowsOfTiles rows);
+
+// Workgroups that a compute unit runs side by side, and for how many clocks, about, where there are as many: costs.def, too.
+int concurrent_workgroups(int target, const GemmConfig& config);
+double clocks_of_round(int target, const GemmConfig& config, int64_t k);
 
 // Must be called with workspace_bytes of device memory (aligned to 16) when workspace_bytes is not zero.
 void bind_workspace(Plan& plan, void* workspace);

@@ -4,7 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
+#include <numbers>
 #include <stdexcept>
+#include <vector>
 
 namespace hipkittens::gemm {
 namespace {
@@ -58,25 +62,57 @@ int tile_columns(const GroupedProblem& p, const GemmConfig& config) {
     return p.gated ? config.tile_n / 2 : config.tile_n;
 }
 
-int64_t most_tiles(const GroupedProblem& p, const GemmConfig& config) {
-    const int64_t tiles_n = divide_up(p.n, tile_columns(p, config));
-    return tiles_n * (p.grouping == Grouping::rows ? most_tiles_of_rows(p, config)
-                                                   : divide_up(p.m, config.tile_m) * p.groups);
+// Tiles along m of a group, on average over groups of so many rows on average: as if each row had chosen its group at random, as tokens
+// choose experts about. How many there are of each size is known to the device alone. The sum over t of how often a group has more than
+// t tiles, by the normal distribution (https://en.wikipedia.org/wiki/Poisson_distribution#Related_distributions), but for t = 0.
+double average_tiles(double rows, int tile_m) {
+    const double deviation = std::sqrt(rows), certain = std::floor((rows - 6 * deviation) / tile_m);
+    double tiles = 1 - std::exp(-rows) + std::max(certain - 1, 0.0);
+    for (double t = std::max(certain, 1.0); t * tile_m < rows + 6 * deviation; ++t)
+        tiles += std::erfc((t * tile_m + 0.5 - rows) / (std::numbers::sqrt2 * deviation)) / 2;
+    return tiles;
 }
 
-// As one batch of equal groups: how many there are of each size is known to the device alone.
-Problem of_equal_groups(const GroupedProblem& p) {
-    Problem equal = p;
-    equal.batch = p.groups;
-    if (p.grouping == Grouping::rows) {
-        equal.batch = std::min(p.groups, p.m);
-        equal.m = divide_up(p.m, equal.batch);
-    } else if (p.grouping == Grouping::inner) {
-        equal.k = divide_up(p.k, p.groups);
-    }
-    equal.k = std::max<int64_t>(equal.k, 1);
-    if (p.gated) equal.n *= 2;
-    return equal;
+double tiles_of_group(const GroupedProblem& p, const GemmConfig& config) {
+    if (p.grouping != Grouping::rows) return static_cast<double>(divide_up(p.m, config.tile_m));
+    return average_tiles(static_cast<double>(p.m) / static_cast<double>(p.groups), config.tile_m);
+}
+
+// A product of each group.
+Problem batch_of(const GroupedProblem& p) {
+    Problem batch = p;
+    batch.batch = p.groups;
+    if (p.grouping == Grouping::inner) batch.k = divide_up(p.k, p.groups);
+    batch.k = std::max<int64_t>(batch.k, 1);
+    if (p.gated) batch.n *= 2;
+    return batch;
+}
+
+// Clocks from the begin of a workgroup until it knows its tile: ends of groups are loaded, added up and searched. 256 groups of 32 rows by
+// 7168 of 256 take 12,800 clocks for each three workgroups of 32x64x128_blocks on MI355X, where as many of one product take 5,600
+// (modelled).
+constexpr double clocks_to_find_a_tile = 6500;
+
+// Neighbours in a row of tiles that one workgroup takes, so that it looks for its group for a small share of its time. Every place on the
+// device has some workgroups nevertheless, among which groups of different sizes even out.
+int tiles_of_workgroup(const GroupedProblem& p, const GemmConfig& config) {
+    if (p.grouping != Grouping::rows || !config.takes_neighbours()) return 1;
+    constexpr double share = 0.2;
+    constexpr int64_t workgroups_of_a_place = 4;
+    const int target = p.device.target;
+    const int64_t places = p.device.compute_units * concurrent_workgroups(target, config),
+                  tiles_n = divide_up(p.n, tile_columns(p, config)),
+                  tiles = std::llround(tiles_of_group(p, config) * static_cast<double>(p.groups * tiles_n)),
+                  wanted =
+                      std::llround(clocks_to_find_a_tile / (share * clocks_of_round(target, config, p.k))),
+                  most = std::min({wanted, tiles / (places * workgroups_of_a_place), tiles_n});
+    return static_cast<int>(divide_up(tiles_n, divide_up(tiles_n, std::max<int64_t>(most, 1))));
+}
+
+int64_t most_workgroups(const GroupedProblem& p, const GemmConfig& config) {
+    const int64_t of_row = divide_up(divide_up(p.n, tile_columns(p, config)), tiles_of_workgroup(p, config));
+    return of_row * (p.grouping == Grouping::rows ? most_tiles_of_rows(p, config)
+                                                  : divide_up(p.m, config.tile_m) * p.groups);
 }
 
 constexpr auto all_variants = [] {
@@ -119,7 +155,7 @@ bool suits(const GroupedVariant& variant, const GroupedProblem& p) {
            (config.row_start == RowStart::element ||
             is_grouped_orientation(p.grouping, p.a.transposed, p.b.transposed)) &&
            // HIP counts the threads of a grid dimension in 32 bits.
-           most_tiles(p, config) * config.threads() <= 0xffffffffll;
+           most_workgroups(p, config) * config.threads() <= 0xffffffffll;
 }
 
 hipkittens::Launch launch_variant(const GroupedProblem& problem, const GroupedVariant& variant) {
@@ -146,7 +182,9 @@ hipkittens::Launch launch_variant(const GroupedProblem& problem, const GroupedVa
                               problem.c.batch_stride % per_store == 0 &&
                               reinterpret_cast<uintptr_t>(problem.c.data) % 4 == 0;
     arguments.order.tiles_m = static_cast<uint32_t>(divide_up(problem.m, config.tile_m));
-    arguments.order.tiles_n = static_cast<uint32_t>(divide_up(problem.n, tile_columns(problem, config)));
+    arguments.tiles_of_workgroup = tiles_of_workgroup(problem, config);
+    arguments.order.tiles_n = static_cast<uint32_t>(
+        divide_up(divide_up(problem.n, tile_columns(problem, config)), arguments.tiles_of_workgroup));
     arguments.order.xcds = static_cast<uint32_t>(problem.device.xcds);
     arguments.ends = problem.ends;
     arguments.bias_group_stride = problem.bias_group_stride;
@@ -157,7 +195,7 @@ hipkittens::Launch launch_variant(const GroupedProblem& problem, const GroupedVa
     arguments.activation = no_activation;
     const auto launch = [&](const auto& of_kind) {
         return launch_of("gemm", variant.name, problem.device.target,
-                         {static_cast<uint32_t>(most_tiles(problem, config)), 1, 1}, config.threads(),
+                         {static_cast<uint32_t>(most_workgroups(problem, config)), 1, 1}, config.threads(),
                          of_kind);
     };
     if (config.scales != Scales::none) return launch(arguments);
@@ -171,48 +209,44 @@ hipkittens::Launch launch_variant(const GroupedProblem& problem, const GroupedVa
     return launch(GroupedGemmArguments{arguments, arguments});
 }
 
-// Rows that are multiplied, those that a group does not fill included, at most.
-int64_t multiplied_rows(const GroupedProblem& p, const GemmConfig& config) {
-    const Problem equal = of_equal_groups(p);
-    return divide_up(equal.m, config.tile_m) * config.tile_m * equal.batch;
-}
-
 hipkittens::Launch plan(const GroupedProblem& problem) {
     check(problem);
     if (!has_kernel(problem))
         throw std::invalid_argument("grouped_gemm: gfx" + std::to_string(problem.device.target) +
                                     " has no kernel for these formats and scalings");
-    const Problem equal = of_equal_groups(problem);
-    // Ends of groups are loaded, added up and searched: 256 groups of 32 rows by 7168 of 256 take 12,800 clocks for each three workgroups
-    // of 32x64x128_blocks on MI355X, where as many of one product take 5,600 (modelled).
-    constexpr double clocks_to_find_a_tile = 6500;
-    const auto clocks_of = [&](const GroupedVariant& variant) {
-        return predicted_clocks(equal, variant.config, 1,
-                                problem.grouping == Grouping::rows ? clocks_to_find_a_tile : 0);
+    struct Choice {
+        const GroupedVariant* variant;
+        double clocks, rows;  // of a group that are multiplied, those that it does not fill included
     };
-    double least_clocks = 0;
-    for (const GroupedVariant& variant : all_variants)
-        if (suits(variant, problem))
-            least_clocks =
-                least_clocks == 0 ? clocks_of(variant) : std::min(least_clocks, clocks_of(variant));
+    std::vector<Choice> choices;
+    double least_clocks = std::numeric_limits<double>::infinity();
+    for (const GroupedVariant& variant : all_variants) {
+        if (!suits(variant, problem)) continue;
+        const GemmConfig& config = variant.config;
+        const double tiles = tiles_of_group(problem, config);
+        const double to_find = problem.grouping == Grouping::rows
+                                   ? clocks_to_find_a_tile / tiles_of_workgroup(problem, config)
+                                   : 0;
+        const double clocks = predicted_clocks(batch_of(problem), config, 1, {tiles, to_find});
+        choices.push_back({&variant, clocks, tiles * config.tile_m});
+        least_clocks = std::min(least_clocks, clocks);
+    }
     // Of those that take about as many clocks, the one that multiplies the fewest rows of nothing, and the fastest of these: what matrix
     // cores spend on them, the chip takes from its clock. Where weights are what is read, any tile takes as long, and these predictions
     // are off by more than a tenth.
     constexpr double about = 1.15;
-    const GroupedVariant* best = nullptr;
-    for (const GroupedVariant& variant : all_variants) {
-        if (!suits(variant, problem) || clocks_of(variant) > about * least_clocks) continue;
-        const int64_t rows = multiplied_rows(problem, variant.config);
-        const int64_t best_rows = best ? multiplied_rows(problem, best->config) : 0;
-        if (!best || rows < best_rows || (rows == best_rows && clocks_of(variant) < clocks_of(*best)))
-            best = &variant;
+    const Choice* best = nullptr;
+    for (const Choice& choice : choices) {
+        if (choice.clocks > about * least_clocks) continue;
+        if (!best || choice.rows < best->rows || (choice.rows == best->rows && choice.clocks < best->clocks))
+            best = &choice;
     }
     if (!best)
         throw std::invalid_argument(
             "grouped_gemm: no variant reaches this far: the rows of a tile must lie within 4 GiB and the "
             "grid "
             "have fewer than 2^32 threads");
-    return launch_variant(problem, *best);
+    return launch_variant(problem, *best->variant);
 }
 
 }  // namespace hipkittens::gemm
