@@ -102,7 +102,8 @@ def _takes(target, tile, sizes, n, k, blocks):
     ("tile", "sizes", "n", "k"),
     [
         ("16x64", (5, 0, 20), 136, 264),
-        pytest.param("128x128", (1500, 545), 2048, 232, marks=pytest.mark.slow),
+        ("32x64", (30, 22) * 7 + (52, 0), 1024, 1032),
+        pytest.param("128x128", (900, 700), 2048, 2128, marks=pytest.mark.slow),
         pytest.param("256x256", (1500, 0, 1497), 4096, 616, marks=pytest.mark.slow),
     ],
 )
@@ -110,15 +111,6 @@ def test_tiles(target, tile, sizes, n, k, blocks):
     if (tile, blocks, target) == ("256x256", True, "gfx942"):
         tile = "128x128"  # the largest that the registers of gfx942 hold with the sums of a block
     _takes(target, tile, sizes, n, k, blocks)
-
-
-@pytest.mark.parametrize("blocks", [False, True])
-def test_tiles_of_32_rows(target, blocks):
-    """Many groups, each in about two tiles of 16 rows, but in one of these."""
-    if target == "gfx942":
-        _takes(target, "32x64", (28, 20) * 15 + (48, 0), 512, 2056, blocks)
-    else:
-        _takes(target, "32x64", (30, 22) * 7 + (52, 0), 1024, 1032, blocks)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,8 @@ _LOOPED_OF_SCALES = {
     "in_matrix": {(16, 128, 128): (16, 16384, 2016), (16, 128, 256): (16, 38912, 2528)},
     "of_b": {(16, 128, 128): (16, 24576, 2016)},
 }
+# With two K tiles in LDS.
+_LOOPED_OF_TWO_BUFFERS = {(64, 64, 128): (192, 16384, 592), (128, 64, 128): (128, 28672, 464)}
 # Where few compute units would be busy, gfx942 takes smaller ones.
 _LOOPED_OF_GFX942 = {(64, 128, 128): (64, 38912, 1616)}
 _LOOPED_UNALIGNED = (257, 129, 1030)
@@ -131,6 +133,8 @@ def _trial_of(kernel: Kernel) -> Trial:
         return _split_trial("i8" if row["sum"] == "i32" else "fp8")
     shapes = _LOOPED_SHAPES | (_LOOPED_OF_GFX942 if kernel.target == "gfx942" else {})
     shapes |= _LOOPED_OF_SCALES.get(row.get("scales"), {})
+    if row["name"].endswith("_two_buffers"):
+        shapes = _LOOPED_OF_TWO_BUFFERS
     shape = shapes[tuple(int(row[size]) for size in ("tile_m", "tile_n", "tile_k"))]
     if kernel.kind == "codes":
         # The loop of the products turns oftener than that of the results, of which a lane has up to 16 vectors.

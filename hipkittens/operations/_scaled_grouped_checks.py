@@ -22,13 +22,17 @@ from ._tensors import ends_of, even_ends
 # Sizes of groups, n and k at which the plan takes a tile, as those of _grouped_checks.py: loops have several turns, and K a tail of
 # more than half a tile.
 _SIZES: dict[tuple[int, ...], tuple[tuple[int, ...], int, int]] = {
-    (256, 256): ((220, 0, 2777), 4096, 2512),
-    (128, 128): ((1500, 545), 2048, 2512),
-    (64, 128): ((64, 0, 60, 64), 8192, 2512),  # gfx950's
-    (64, 64): ((64, 0, 60, 64), 8192, 2512),  # gfx942's
-    (32, 64): ((30, 0, 32), 136, 4048),
+    (256, 256): ((1500, 0, 1497), 4096, 848),
+    (128, 128): ((900, 700), 2048, 2128),
+    (64, 128): ((128, 0, 120, 130), 4096, 848),  # gfx950's
+    (64, 64): ((64, 0, 60, 64), 8192, 2512),  # with two K tiles in LDS on gfx950
+    (32, 64): ((30, 22) * 7 + (52, 0), 1024, 1104),
     (16, 64): ((5, 0, 20), 136, 4048),
     (16, 128): ((5, 0, 20), 8192, 2512),
+}
+# With two K tiles in LDS, of scales that are not those of blocks.
+_SIZES_OF_TWO_BUFFERS: dict[tuple[int, int], tuple[tuple[int, ...], int, int]] = {
+    (128, 64): ((1500, 545), 2048, 464),
 }
 # Of scales of blocks, which cost each K tile more.
 _SIZES_OF_BLOCKS: dict[tuple[int, int], tuple[tuple[int, ...], int, int]] = _SIZES | {
@@ -37,8 +41,8 @@ _SIZES_OF_BLOCKS: dict[tuple[int, int], tuple[tuple[int, ...], int, int]] = _SIZ
 # Of scales of 32 of K.
 _SIZES_OF_MX: dict[int, tuple[tuple[int, ...], int, int]] = {
     256: ((220, 0, 2777), 4096, 4064),
-    128: ((1500, 545), 2048, 2528),
-    64: ((64, 0, 60, 64), 8192, 8160),
+    128: ((900, 700), 2048, 992),
+    64: ((64, 60), 8192, 8160),
     32: ((30, 0, 32), 8192, 4064),
     16: ((5, 0, 20), 8192, 4064),
 }
@@ -92,7 +96,7 @@ def _trial(
 
 
 def _sizes_of(scales: str) -> dict[tuple[int, int], tuple[tuple[int, ...], int, int]]:
-    return _SIZES_OF_BLOCKS if scales == "blocks" else _SIZES
+    return _SIZES_OF_BLOCKS if scales == "blocks" else _SIZES | _SIZES_OF_TWO_BUFFERS
 
 
 def trial(kernel: Kernel) -> Trial:
