@@ -174,15 +174,19 @@ const Cost& cost_of(int target, const GemmConfig& config, int64_t concurrent) {
     if (!most) throw std::logic_error("gemm: costs.def lacks a variant; run benchmarks/gemm_plan.py");
     return *most;
 }
+// Of a compute unit that holds as many as it can.
+const Cost& full_cost_of(int target, const GemmConfig& config) {
+    return cost_of(target, config, std::numeric_limits<int64_t>::max());
+}
 
 }  // namespace
 
 int concurrent_workgroups(int target, const GemmConfig& config) {
-    return cost_of(target, config, std::numeric_limits<int64_t>::max()).concurrent;
+    return full_cost_of(target, config).concurrent;
 }
 
 double clocks_of_round(int target, const GemmConfig& config, int64_t k) {
-    const Cost& cost = cost_of(target, config, std::numeric_limits<int64_t>::max());
+    const Cost& cost = full_cost_of(target, config);
     return cost.least + static_cast<double>(divide_up(k, config.tile_k) - 1) * cost.k_tile;
 }
 
@@ -190,10 +194,6 @@ double clocks_of_round(int target, const GemmConfig& config, int64_t k) {
 // tiles. What a K tile costs lies between a grid whose workgroups share what they read and one that reads everything
 // from memory, by how much of what it loads no other workgroup has loaded. The latter is memory's bandwidth, of which each has the
 // more, the fewer they are.
-double predicted_clocks(const Problem& p, const GemmConfig& config, int splits) {
-    return predicted_clocks(p, config, splits, {static_cast<double>(divide_up(p.m, config.tile_m)), 0});
-}
-
 double predicted_clocks(const Problem& p, const GemmConfig& config, int splits, RowsOfTiles rows) {
     const auto [tiles_m, before] = rows;
     const double units = p.device.compute_units;
@@ -225,6 +225,10 @@ double predicted_clocks(const Problem& p, const GemmConfig& config, int splits, 
                 clocks += cost.launch + static_cast<double>(p.m) * p.n * p.batch / units *
                                             (cost.element + cost.partial * splits);
     return clocks;
+}
+
+double predicted_clocks(const Problem& p, const GemmConfig& config, int splits) {
+    return predicted_clocks(p, config, splits, {static_cast<double>(divide_up(p.m, config.tile_m)), 0});
 }
 
 namespace {
