@@ -1,7 +1,7 @@
-# hipkittens_add_device_kernels(): one ninja edge per variant and target, then one pack per target. In a checkout the target
-# hipkittens_demo_kernels packs what `hipkittens demo` launches, a tenth of it, before the rest is there (./run demo).
-# tools/build_kernels.py reads csrc/kernels/*/variants.def and does the work of each edge. Without a device compiler,
-# and when HIPKITTENS_KERNELS is PREBUILT, the packs that an sdist carries take their place.
+# hipkittens_add_device_kernels(): one ninja edge per target and operation for its headers, one per target and variant, then one
+# pack per target. In a checkout the target hipkittens_demo_kernels packs what `hipkittens demo` launches, a tenth of it, before
+# the rest is there (./run demo). tools/build_kernels.py reads csrc/kernels/*/variants.def and does the work of each edge.
+# Without a device compiler, and when HIPKITTENS_KERNELS is PREBUILT, the packs that an sdist carries take their place.
 # SPDX-License-Identifier: MIT
 
 set(HIPKITTENS_DEVICE_COMPILER "$ENV{HIPKITTENS_DEVICE_COMPILER}" CACHE STRING "clang with the amdgcn target; empty: the one inside the ziglang wheel")
@@ -79,7 +79,9 @@ function(hipkittens_compile_device_kernels variable)
   file(STRINGS ${demo_list} demo_rows REGEX "^gfx")
   set(packs)
   set(demo_packs)
+  set(compile ${CMAKE_COMMAND} -E env "HIPKITTENS_DEVICE_COMPILER=${HIPKITTENS_DEVICE_COMPILER}" ${Python_EXECUTABLE} ${tool})
   foreach(target gfx942 gfx950)
+    set(operations)
     set(objects)
     set(demo_objects)
     foreach(line IN LISTS rows)
@@ -90,13 +92,23 @@ function(hipkittens_compile_device_kernels variable)
       if(NOT row_target STREQUAL target)
         continue()
       endif()
+      set(headers ${CMAKE_CURRENT_BINARY_DIR}/kernels/${target}/${operation}.pch)
+      if(NOT operation IN_LIST operations)
+        list(APPEND operations ${operation})
+        add_custom_command(
+          OUTPUT ${headers}
+          COMMAND ${compile} --target ${target} --operation ${operation} --output ${headers} --depfile ${headers}.d
+          DEPENDS ${tool} ${flags}
+          DEPFILE ${headers}.d
+          COMMENT "Headers of ${operation} for ${target}"
+          VERBATIM)
+      endif()
       set(object ${CMAKE_CURRENT_BINARY_DIR}/kernels/${target}/${operation}.${variant}.co)
       add_custom_command(
         OUTPUT ${object}
-        COMMAND ${CMAKE_COMMAND} -E env "HIPKITTENS_DEVICE_COMPILER=${HIPKITTENS_DEVICE_COMPILER}"
-                ${Python_EXECUTABLE} ${tool} --target ${target} --operation ${operation} --variant ${variant}
+        COMMAND ${compile} --target ${target} --operation ${operation} --variant ${variant} --headers ${headers}
                 --output ${object} --depfile ${object}.d
-        DEPENDS ${tool} ${flags} ${CMAKE_CURRENT_SOURCE_DIR}/csrc/kernels/device.cpp
+        DEPENDS ${tool} ${flags} ${CMAKE_CURRENT_SOURCE_DIR}/csrc/kernels/device.cpp ${headers}
         DEPFILE ${object}.d
         COMMENT "Kernel ${operation}.${variant} for ${target}"
         VERBATIM)

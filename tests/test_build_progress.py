@@ -10,6 +10,9 @@ from rich.console import Console
 
 TOOL = Path(__file__).resolve().parent.parent / "tools" / "build_progress.py"
 KERNEL = "  [{}/64] cd /x && python tools/build_kernels.py --target gfx950 --operation norm --variant forward_bf16_512 --output a.co\n"
+HEADERS = (
+    "  [{}/64] cd /x && python tools/build_kernels.py --target gfx950 --operation norm --output norm.pch\n"
+)
 HOST = "  [{}/64] /usr/bin/c++ -O3 -o CMakeFiles/a.dir/torch/gemm.cpp.o -c /x/csrc/torch/gemm.cpp\n"
 
 
@@ -23,10 +26,11 @@ def run(text, folder):
 
 
 def test_without_a_terminal_there_are_some_lines(tmp_path):
-    steps = [(KERNEL if step % 2 else HOST).format(step) for step in range(1, 65)]
+    kinds = [HEADERS, *[HOST, KERNEL] * 31, HOST]
+    steps = [kind.format(step) for step, kind in enumerate(kinds, 1)]
     out, err = run("Processing /x\n" + "".join(steps) + "  Building editable: finished\n", tmp_path)
     assert not err and 18 <= len(out) <= 22
-    assert out[0] == "[1/64] norm.forward_bf16_512 for gfx950" and out[-1] == "[64/64] torch/gemm.cpp"
+    assert out[0] == "[1/64] headers of norm for gfx950" and out[-1] == "[64/64] torch/gemm.cpp"
 
 
 def test_what_failed_is_shown_with_what_is_around_it(tmp_path):

@@ -150,10 +150,14 @@ def test_rebuilding_gives_the_same_bytes(target, tmp_path):
     compiler = build.DeviceCompiler()
     if compiler.version() != entry["compiler"]:
         pytest.skip(f"built with {entry['compiler']}, here is {compiler.version()}")
+    headers = tmp_path / "headers.pch"
+    build.precompile_headers(compiler, target, entry["operation"], headers)
     images, packed = [], []
-    for place in ("one", "another/place"):
+    for place, precompiled in (("one", headers), ("another/place", None)):
         output = tmp_path / place / f"{entry['name']}.co"
-        sources = build.compile_kernel(compiler, target, entry["operation"], entry["configuration"], output)
+        sources = build.compile_kernel(
+            compiler, target, entry["operation"], entry["configuration"], output, precompiled
+        )
         description = build.describe(compiler, target, entry["operation"], entry["configuration"], sources)
         assert description["source_sha256"] == entry["source_sha256"], (
             "the pack is older than the sources: build again"

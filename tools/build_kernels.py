@@ -4,6 +4,9 @@
 
 Beside FILE.co it leaves FILE.s (the listing), FILE.json (what the pack's index says of it)
 and the depfile. Nothing in any of them depends on where or when it was built.
+
+Without a variant it precompiles the operation's headers, which --headers gives to each of its variants: a third of the
+work of a small kernel is to read them. The code object has the same bytes with them and without.
 """
 
 from __future__ import annotations
@@ -33,23 +36,51 @@ def as_frontend(*words: str) -> list[str]:
     return [part for word in words for part in ("-Xclang", word)]
 
 
-def compile_kernel(
-    compiler: DeviceCompiler, target: str, operation: str, row: dict[str, str], output: Path
-) -> list[Path]:
-    """Leaves output (.co) and the listing (.s). Returns the sources it was made from."""
-    defines = {"OPERATION": operation, "KIND": row["kind"], "ROW": row["name"]}
-    output.parent.mkdir(parents=True, exist_ok=True)
-    rule = output.with_suffix(".d.raw")
+def options_of(operation: str) -> list[str]:
+    """What headers and kernels of an operation are compiled with, beside FLAGS; both have to be compiled with the same."""
     # -ffile-prefix-map and the relative source keep the place of the checkout out of the object.
-    warnings = compiler.compile(
-        target, KERNELS / "device.cpp", output, f"-ffile-prefix-map={ROOT}=.", "-fdebug-compilation-dir=.", f"-I{KERNELS / operation}",
-        *PRELOAD, *(f"-DHIPKITTENS_{name}={value}" for name, value in defines.items()),
-        *as_frontend("-dependency-file", str(rule), "-MT", "kernel"),
-    )  # fmt: skip
-    sys.stderr.write(warnings)
+    return [f"-ffile-prefix-map={ROOT}=.", "-fdebug-compilation-dir=.", f"-I{KERNELS / operation}", *PRELOAD]
+
+
+def sources_in(rule: Path) -> list[Path]:
+    """Removes a depfile of clang's and returns what it lists, which is absolute since the source is."""
     words = rule.read_text().replace("\\\n", " ").split()
     rule.unlink()
     return sorted({Path(word) for word in words[1:]})
+
+
+def precompile_headers(compiler: DeviceCompiler, target: str, operation: str, output: Path) -> list[Path]:
+    """Leaves output, a precompiled csrc/kernels/OPERATION/kernels.h. Returns the sources it was made from."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    rule = output.with_suffix(".d.raw")
+    warnings = compiler.front_end(
+        target, KERNELS / operation / "kernels.h", *options_of(operation), "-fsyntax-only", "-fpch-instantiate-templates",
+        *as_frontend("-emit-pch", "-o", str(output), "-dependency-file", str(rule), "-MT", "headers"),
+    ).stderr  # fmt: skip
+    sys.stderr.write(warnings)
+    return sources_in(rule)
+
+
+def compile_kernel(
+    compiler: DeviceCompiler,
+    target: str,
+    operation: str,
+    row: dict[str, str],
+    output: Path,
+    headers: Path | None = None,
+) -> list[Path]:
+    """Leaves output (.co) and the listing (.s); headers: what precompile_headers left, if it did. Returns the sources."""
+    defines = {"OPERATION": operation, "KIND": row["kind"], "ROW": row["name"]}
+    output.parent.mkdir(parents=True, exist_ok=True)
+    rule = output.with_suffix(".d.raw")
+    warnings = compiler.compile(
+        target, KERNELS / "device.cpp", output, *options_of(operation),
+        *(f"-DHIPKITTENS_{name}={value}" for name, value in defines.items()),
+        *(as_frontend("-include-pch", str(headers)) if headers else []),
+        *as_frontend("-dependency-file", str(rule), "-MT", "kernel"),
+    )  # fmt: skip
+    sys.stderr.write(warnings)
+    return sources_in(rule)
 
 
 def describe(
@@ -74,34 +105,42 @@ def describe(
     }
 
 
+def row_named(variants: Path, name: str) -> dict[str, str]:
+    for row in kernel_variants.read(variants):
+        if row["name"] == name:
+            return row
+    raise SystemExit(f"{variants} has no row {name}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", required=True, choices=kernel_variants.TARGETS)
     parser.add_argument("--operation", required=True)
-    parser.add_argument("--variant", required=True)
+    parser.add_argument("--variant", help="without it: precompile the operation's headers")
+    parser.add_argument("--headers", type=Path, help="the operation's precompiled headers")
     parser.add_argument("--output", required=True, type=Path)
     parser.add_argument("--depfile", type=Path)
     arguments = parser.parse_args()
 
-    variants = KERNELS / arguments.operation / "variants.def"
-    rows = [row for row in kernel_variants.read(variants) if row["name"] == arguments.variant]
-    if not rows:
-        raise SystemExit(f"{variants} has no row {arguments.variant}")
+    target, operation, output = arguments.target, arguments.operation, arguments.output
     started = time.monotonic()
     try:
         compiler = DeviceCompiler()
-        sources = compile_kernel(compiler, arguments.target, arguments.operation, rows[0], arguments.output)
+        if arguments.variant is None:
+            name = f"headers of {operation}"
+            sources = precompile_headers(compiler, target, operation, output)
+        else:
+            row = row_named(KERNELS / operation / "variants.def", arguments.variant)
+            sources = compile_kernel(compiler, target, operation, row, output, arguments.headers)
+            description = describe(compiler, target, operation, row, sources)
+            output.with_suffix(".json").write_text(json.dumps(description, indent=1, sort_keys=True) + "\n")
+            name = description["name"]
     except device_compiler.CompileError as error:
         raise SystemExit(str(error)) from None
-    description = describe(compiler, arguments.target, arguments.operation, rows[0], sources)
-    arguments.output.with_suffix(".json").write_text(json.dumps(description, indent=1, sort_keys=True) + "\n")
     if arguments.depfile:
         escaped = " ".join(str(path).replace(" ", "\\ ") for path in sources)
-        arguments.depfile.write_text(f"{arguments.output}: {escaped}\n")
-    print(
-        f"{arguments.target} {description['name']}: {time.monotonic() - started:.1f} s, "
-        f"{arguments.output.stat().st_size} bytes"
-    )
+        arguments.depfile.write_text(f"{output}: {escaped}\n")
+    print(f"{target} {name}: {time.monotonic() - started:.1f} s, {output.stat().st_size} bytes")
 
 
 if __name__ == "__main__":

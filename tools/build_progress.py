@@ -27,7 +27,7 @@ from rich.progress import (
 )
 
 STEP = re.compile(r"^\s*\[(\d+)/(\d+)\] (.*)")
-KERNEL = re.compile(r"--target (\S+) --operation (\S+) --variant (\S+)")
+KERNEL = re.compile(r"--target (\S+) --operation (\S+)(?: --variant (\S+))?")
 SOURCE = re.compile(r" -c \S*?csrc/(\S+)")
 FAILURE = re.compile(r"^\s*(FAILED:|ninja: build stopped|ERROR:|error:)|\berror:|^\s*CMake Error")
 SHOWN_LINES = 40  # before the first failure, and after
@@ -38,7 +38,7 @@ def what_is_compiled(command: str) -> str:
     """A few words for a command of ninja's."""
     if kernel := KERNEL.search(command):
         target, operation, variant = kernel.groups()
-        return f"{operation}.{variant} for {target}"
+        return f"{operation}.{variant} for {target}" if variant else f"headers of {operation} for {target}"
     if source := SOURCE.search(command):
         return source[1]
     return "linking" if " -o " in command else "packing" if "pack_kernels" in command else "building"
