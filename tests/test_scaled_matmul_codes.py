@@ -46,11 +46,14 @@ def results(a, b, scale_a, scale_b, factor=1.0, bias=None, activation=None):
 
 
 def check(y, exact, single):
-    """Within twice PyTorch's error; codes are other than its own where sums are on either side of a tie alone."""
+    """Within twice PyTorch's error; codes are other than its own where sums are on either side of a tie alone.
+
+    Where gelu has underflowed, the sign of PyTorch's zero is that of the CPU's vector instructions.
+    """
     theirs = single.to(y.dtype)
     ours, right = ((each.double() - exact).norm() for each in (y, theirs))
     assert not y.float().isnan().any() and ours <= 2 * right + 1e-6 * exact.norm()
-    assert (y.view(torch.uint8) != theirs.view(torch.uint8)).float().mean() <= 0.01 + 1 / max(y.numel(), 1)
+    assert (y.float() != theirs.float()).float().mean() <= 0.01 + 1 / max(y.numel(), 1)
 
 
 SHAPES = [
