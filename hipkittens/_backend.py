@@ -7,7 +7,7 @@ import atexit
 import contextlib
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -19,6 +19,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 ARITHMETIC = {"fast": 0, "strict": 1, "exact": 2}
+PARTITIONS = {"SPX": 1, "DPX": 2, "QPX": 4, "CPX": 8}  # AMD's names of the modes: how many parts
 HOST_LEVELS = {"best": -1} | {name: level for level, name in enumerate(_simulator.HOST_LEVELS)}
 
 
@@ -189,6 +190,8 @@ class simulate:
     instruction_limit  wave instructions of one workgroup after which a launch is given up; 0 is 2**31
     tolerate_overreads  a buffer load that goes beyond the tensors inside its descriptor reads 0 there and is the finding
                 descriptor_overread (memcheck), instead of ending the launch; for kernels that others wrote
+    partition   the compute partition mode: "SPX" (default), the whole device; or "DPX", "QPX", "CPX", a half, a quarter or
+                an eighth of it, down to one XCD of 38 (gfx942) or 32 (gfx950) compute units, for which plans are then made
 
     Ctrl-C ends a launch of the main thread. So does any signal whose handler raises.
     """
@@ -204,6 +207,7 @@ class simulate:
         seed: int = 0,
         instruction_limit: int = 0,
         tolerate_overreads: bool = False,
+        partition: str = "SPX",
     ) -> None:
         self.arch = _State.arch if arch is None else arch
         if self.arch not in _installation.TARGETS:
@@ -226,8 +230,13 @@ class simulate:
             raise ValueError(
                 f"hipkittens.simulate: instruction_limit is {instruction_limit!r}; allowed: 0 (2**31) or a count"
             )
+        if partition not in PARTITIONS:
+            raise ValueError(
+                f"hipkittens.simulate: partition is {partition!r}; allowed: {', '.join(PARTITIONS)}"
+            )
         if checks is None:
             checks = _environment.CHECKS.read() or False
+        self._partitions = PARTITIONS[partition]
         self.settings: dict[str, Any] = {
             "arithmetic": ARITHMETIC[arithmetic],
             "host_level": HOST_LEVELS[host_level],
@@ -242,20 +251,23 @@ class simulate:
         self._found: list[_findings.Finding] = []
 
     def __enter__(self) -> simulate:
-        self._before = (_State.arch, _State.forced, _library.simulator_settings(), _State.checking)
+        settings, partitions = _library.simulator_settings(), _library.simulated_partitions()
+        self._before = (_State.arch, _State.forced, settings, partitions, _State.checking)
         if _State.checking is not None:
             _State.checking._collect()
         _library.clear_findings()
         self._found = []
         _library.configure_simulator(self.arch, self.settings)
+        _library.set_simulated_partitions(self._partitions)
         _State.arch, _State.forced, _State.checking = self.arch, True, self
         log.debug("CPU tensors go to a simulated %s: %s", self.arch, self.settings)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._collect()
-        _State.arch, _State.forced, settings, _State.checking = self._before
+        _State.arch, _State.forced, settings, partitions, _State.checking = self._before
         _library.configure_simulator(_State.arch, settings)
+        _library.set_simulated_partitions(partitions)
 
     def _collect(self) -> list[_findings.Finding]:
         """Moves what the simulator has gathered here."""
@@ -282,6 +294,17 @@ class simulate:
     def report() -> dict[str, Any]:
         """Counters of the last launch: instructions by kind, workgroups, seconds."""
         return _library.last_report()
+
+
+@contextlib.contextmanager
+def partitioned(mode: str) -> Iterator[None]:
+    """Inside, simulated devices are shown as in this partition mode, whatever `simulate` said."""
+    before = _library.simulated_partitions()
+    _library.set_simulated_partitions(PARTITIONS[mode])
+    try:
+        yield
+    finally:
+        _library.set_simulated_partitions(before)
 
 
 def apply_environment() -> None:

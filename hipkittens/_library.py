@@ -128,6 +128,14 @@ def configure_simulator(arch: str, settings: dict[str, Any]) -> None:
     _set_simulated_arch(arch)
 
 
+def simulated_partitions() -> int:
+    return _simulator_control().partitions()
+
+
+def set_simulated_partitions(count: int) -> None:
+    _simulator_control().set_partitions(count)
+
+
 def take_findings() -> str:
     """JSON of what the checkers found in this process since the last call."""
     control = _simulator_control()

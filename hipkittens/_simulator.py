@@ -164,6 +164,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "hipkittens_take_interruption": (_int, [ctypes.POINTER(ctypes.c_void_p * 3)]),
     "hipkittens_process_is_ending": (None, []),
     "hipkittens_best_host_level": (_int, []),
+    "hipkittens_set_partitions": (_int, [_int]),
+    "hipkittens_partitions": (_int, []),
     "hipkittens_last_error": (_text, []),
     "hipkittens_last_report": (None, [ctypes.POINTER(Report)]),
     "hipkittens_record_launches": (None, [_int]),
@@ -231,6 +233,17 @@ def set_settings(values: Mapping[str, Any]) -> None:
         if getattr(settings, name) != value:
             raise ValueError(f"the simulator's setting {name} is {value}, which is out of range")
     if _simulator().hipkittens_set_process_settings(settings):
+        raise ValueError(last_error())
+
+
+def partitions() -> int:
+    """As one of how many equal parts each device is shown."""
+    return _simulator().hipkittens_partitions()
+
+
+def set_partitions(count: int) -> None:
+    """Shows each device of this process as one of so many equal parts: 1, 2, 4 or 8, or else ValueError."""
+    if _simulator().hipkittens_set_partitions(count):
         raise ValueError(last_error())
 
 

@@ -187,6 +187,11 @@ class timing:
             raise ValueError(
                 "hipkittens.timing: checkers are on, and a launch is either modelled or checked; do one after the other"
             )
+        if _backend.is_simulating() and (parts := _library.simulated_partitions()) > 1:
+            raise ValueError(
+                "hipkittens.timing: inside hipkittens.simulate(partition=...); leave it out, and say "
+                f'parameters={{"xcds": {8 // parts}}} for the model'
+            )
         if timing._whole_process is not None:
             timing._whole_process.collect()
         self._start()

@@ -100,6 +100,8 @@ BAD = [
      "hipkittens.simulate: arithmetic is 'slow'; allowed: fast, strict, exact"),
     ("an unknown host level", lambda: hipkittens.simulate(host_level="sse"), ValueError,
      "hipkittens.simulate: host_level is 'sse'; allowed: best, portable, avx2, avx512, avx512_bf16, amx"),
+    ("an unknown partition mode", lambda: hipkittens.simulate(partition="NPS4"), ValueError,
+     "hipkittens.simulate: partition is 'NPS4'; allowed: SPX, DPX, QPX, CPX"),
     ("a negative thread count", lambda: hipkittens.simulate(threads=-1), ValueError,
      "hipkittens.simulate: threads is -1; allowed: 0 (one per core) or a count"),
 ]  # fmt: skip

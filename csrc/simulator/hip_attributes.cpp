@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "simulator/hip_objects.h"
-#include "simulator/timed_launches.h"
 #include "simulator/visible_devices.h"
 
 namespace hipkittens::simulator {
@@ -68,7 +67,7 @@ int attribute_value(int device, int attribute) {
             return facts.memory_clock_khz;
         case hipDeviceAttributeMultiprocessorCount:
         case hipDeviceAttributePhysicalMultiProcessorCount:
-            return processors_of(facts).compute_units;
+            return visible_processors(facts).compute_units;
         case hipDeviceAttributePciBusId:
             return device + 1;
         case hipDeviceAttributePciDeviceId:
@@ -102,7 +101,7 @@ int attribute_value(int device, int attribute) {
         case hipDeviceAttributeWallClockRate:
             return 100000;  // s_memrealtime counts 100 MHz
         case hipDeviceAttributeNumberOfXccs:
-            return processors_of(facts).xccs;
+            return visible_processors(facts).xccs;
         case hipDeviceAttributeUnused1:
         case hipDeviceAttributeUnused2:
         case hipDeviceAttributeUnused3:

@@ -158,7 +158,7 @@ void run(const Function& function, const LaunchShape& shape, const std::vector<u
     request.freed_at = [](uint64_t address) { return device_memory().freed_at(address); };
     request.should_stop = interruption_check();
     request.settings = machine_settings(state.settings);
-    const Processors processors = processors_of(device);
+    const Processors processors = visible_processors(device);
     request.compute_units = static_cast<uint32_t>(processors.compute_units);
     request.xccs = static_cast<uint32_t>(processors.xccs);
     request.lds_bytes_per_compute_unit = device.lds_bytes;
@@ -247,7 +247,7 @@ Work prepared_launch(hipFunction_t function, const dim3& grid, const dim3& block
         const auto items = static_cast<int>(shape.block[0] * shape.block[1] * shape.block[2]);
         const uint64_t resident =
             static_cast<uint64_t>(resident_workgroups(*object, items, shape.dynamic_lds_bytes)) *
-            static_cast<uint64_t>(processors_of(visible_device(object->module->device)).compute_units);
+            static_cast<uint64_t>(visible_processors(visible_device(object->module->device)).compute_units);
         if (workgroups > resident) {
             throw HipError(hipErrorCooperativeLaunchTooLarge,
                            "kernel " + object->kernel->name + ": " + std::to_string(workgroups) +

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "simulator/hip_call.h"
-#include "simulator/timed_launches.h"
 #include "simulator/visible_devices.h"
 
 namespace hipkittens::simulator {
@@ -110,7 +109,7 @@ HIPKITTENS_EXPORT hsa_status_t hsa_agent_get_info(hsa_agent_t agent, int attribu
     if (device < 0) return error_invalid_agent;
     if (!value) return error_invalid_argument;
     const DeviceFacts& facts = visible_device(device);
-    const Processors processors = processors_of(facts);
+    const Processors processors = visible_processors(facts);
     const auto number = static_cast<uint32_t>(device) + 1;  // as the bus ids that HIP gives
     switch (attribute) {
         case agent_name:

@@ -87,6 +87,11 @@ int hipkittens_set_process_settings(const HipkittensSettings* settings);
 void hipkittens_apply_process_settings(void);
 int hipkittens_best_host_level(void);
 
+/* The devices of this process are shown, and launches run, as on one of so many equal parts: 1, 2, 4 or 8 of them in the partition
+   modes SPX, DPX, QPX and CPX. While launches are modelled leave it at 1: parameters of the model say which part it is. */
+int hipkittens_set_partitions(int count);
+int hipkittens_partitions(void);
+
 /* The full text of the calling thread's last failure: kernel, workgroup, wave, lane, instruction, address, nearest region. */
 const char* hipkittens_last_error(void);
 

@@ -8,6 +8,7 @@
 #include "simulator/execute/families.h"
 #include "simulator/hip_objects.h"
 #include "simulator/machine/program_cache.h"
+#include "simulator/visible_devices.h"
 
 using namespace hipkittens;
 using namespace hipkittens::simulator;
@@ -65,6 +66,12 @@ HIPKITTENS_EXPORT void hipkittens_apply_process_settings(void) {
     const std::lock_guard lock(process_settings().mutex);
     thread_state().settings = process_settings().values;  // checked when they were set
 }
+
+HIPKITTENS_EXPORT int hipkittens_set_partitions(int count) {
+    return call("hipkittens_set_partitions", [&] { show_partitions(count); });
+}
+
+HIPKITTENS_EXPORT int hipkittens_partitions(void) { return visible_partitions(); }
 
 HIPKITTENS_EXPORT uint64_t hipkittens_limit_kept_programs(uint64_t bytes) {
     return program_cache().set_limit(bytes);

@@ -1,11 +1,16 @@
-// simulator/visible_devices.cpp: simulator/visible_devices.h, read from the environment once.
+// simulator/visible_devices.cpp: simulator/visible_devices.h; the list is read from the environment once.
 // SPDX-License-Identifier: MIT
 #include "simulator/visible_devices.h"
 
+#include <atomic>
 #include <charconv>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 #include <vector>
+
+#include "simulator/hip_call.h"
+#include "simulator/timed_launches.h"
 
 namespace hipkittens::simulator {
 namespace {
@@ -43,6 +48,8 @@ std::vector<const DeviceFacts*> read_devices() {
     return chosen;
 }
 
+std::atomic<int> partitions{1};
+
 const std::vector<const DeviceFacts*>& visible_devices() {
     static const std::vector<const DeviceFacts*>& all = *new std::vector(read_devices());
     return all;
@@ -53,5 +60,20 @@ const std::vector<const DeviceFacts*>& visible_devices() {
 int visible_device_count() { return static_cast<int>(visible_devices().size()); }
 
 const DeviceFacts& visible_device(int ordinal) { return *visible_devices()[static_cast<size_t>(ordinal)]; }
+
+Processors visible_processors(const DeviceFacts& device) {
+    const Processors all = processors_of(device);
+    return {all.compute_units / partitions, all.xccs / partitions};
+}
+
+int visible_partitions() { return partitions; }
+
+void show_partitions(int count) {
+    if (count != 1 && count != 2 && count != 4 && count != 8) {
+        throw HipError(hip::hipErrorInvalidValue,
+                       "partitions are " + std::to_string(count) + "; allowed are 1, 2, 4 and 8");
+    }
+    partitions = count;
+}
 
 }  // namespace hipkittens::simulator

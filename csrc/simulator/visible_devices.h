@@ -12,6 +12,12 @@ namespace hipkittens::simulator {
 int visible_device_count();
 const DeviceFacts& visible_device(int ordinal);
 
+// Of one of the equal parts as which every device is shown: 1, 2, 4 or 8 of them in the modes SPX, DPX, QPX and CPX. While launches
+// are modelled the modelled product's take the device's place.
+Processors visible_processors(const DeviceFacts& device);
+int visible_partitions();
+void show_partitions(int count);  // throws HipError if XCDs cannot be shared so
+
 // Handles of things of which each device has one: numbers behind the tag.
 template <class Handle, uintptr_t tag>
 struct DeviceHandles {

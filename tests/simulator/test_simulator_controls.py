@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """hipkittens/_simulator.py, the Python side of simulator.h."""
 
+import concurrent.futures
 import ctypes
 import json
 import re
@@ -108,3 +109,51 @@ def test_disassembly_and_survey():
     assert found[".long"][1] == 2
     with pytest.raises(ValueError, match="neither 942 nor 950"):
         _simulator.survey(900, code)
+
+
+@pytest.mark.parametrize(("target", "compute_units"), [("gfx942", 304), ("gfx950", 256)])
+def test_partition_modes(target, compute_units):
+    """A part of the device is shown, in every thread, and plans are for it; behind the context it is whole again."""
+    device = ("gfx942", "gfx950").index(target)
+    generator = torch.Generator().manual_seed(7)
+    a, b = (torch.randn(rows, 64, generator=generator).bfloat16() for rows in (256, 2048))
+    exact = a.double() @ b.double().T
+
+    def shown():
+        value, found = ctypes.c_int(), []
+        for attribute in (63, 10018):  # hipDeviceAttributeMultiprocessorCount, hipDeviceAttributeNumberOfXccs
+            assert _simulator._simulator().hipDeviceGetAttribute(ctypes.byref(value), attribute, device) == 0
+            found.append(value.value)
+        return tuple(found)
+
+    def chosen():
+        assert torch.allclose(hipkittens.matmul(a, b.T).double(), exact, rtol=2**-8, atol=1e-3)
+        return _library.last_kernel()
+
+    kernels = {}
+    for mode, parts in {"SPX": 1, "DPX": 2, "QPX": 4, "CPX": 8}.items():
+        with hipkittens.simulate(target, partition=mode):
+            assert shown() == (compute_units // parts, 8 // parts)
+            kernels[mode] = chosen()
+            with hipkittens.simulate(target):
+                assert shown() == (compute_units, 8) and chosen() == kernels["SPX"]
+            with concurrent.futures.ThreadPoolExecutor(1) as thread:
+                assert thread.submit(shown).result() == shown()
+                assert thread.submit(chosen).result() == kernels[mode]
+        assert shown() == (compute_units, 8)
+    assert "_128x128x64_" in kernels["CPX"] != kernels["SPX"]
+
+
+def test_a_model_has_its_own_parts():
+    with (
+        hipkittens.simulate("gfx942", partition="QPX"),
+        pytest.raises(ValueError, match=r'partition=\.\.\..*parameters=\{"xcds": 2\}'),
+        hipkittens.timing("MI300X"),
+    ):
+        pass
+
+
+def test_a_number_of_parts_that_there_is_not():
+    with pytest.raises(ValueError, match="partitions are 3; allowed are 1, 2, 4 and 8"):
+        _simulator.set_partitions(3)
+    assert _simulator.partitions() == 1
