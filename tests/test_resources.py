@@ -244,7 +244,7 @@ def test_code_ends_with_the_kernel(target):
 
 
 def test_the_command(monkeypatch, capsys):
-    chosen = [p for p in _representative.problems() if p.title == "matmul nt 512x512x768 bf16"]
+    chosen = [p for p in _representative.problems() if p.title == "matmul nt 64x512x768 bf16"]
     assert len(chosen) == 1
     monkeypatch.setattr(_representative, "problems", lambda folder: chosen)
     assert cli.main(["kernels", "list", "--resources", "--target", "gfx950", "--json"]) == 0

@@ -10,25 +10,27 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from .._backend import partitioned
 from ..activation import GATES, gated_in_torch, in_torch
 from ..feed_forward import feed_forward, gated_linear
 from ..gemm import ACTIVATIONS_OF_SUMS, linear
 from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Trial
 from ._tensors import draw, with_gaps
 
-# m, rows of the weight and k at which the plan takes a tile, on both targets. Loops have several turns, and K a tail of more than half
+# m, rows of the weight and k at which the plan for a single XCD takes a tile, on both targets. Loops have several turns, and K a tail of more than half
 # a tile, so that every read of it meets something that is not zero.
 _SHAPES = {
-    (256, 256): (4864, 4096, 488),
-    (128, 128): (2048, 2048, 360),
-    (64, 64): (512, 2048, 296),
-    (32, 64): (512, 512, 296),
-    (16, 128): (16, 32768, 616),
+    (256, 256): (4864, 512, 488),
+    (128, 128): (256, 2048, 360),
+    (64, 64): (64, 2048, 296),
+    (32, 64): (64, 512, 296),
+    (16, 128): (16, 4096, 616),
 }
 _UNALIGNED = (257, 130, 515)
 _DEFAULT = GATES[0]
 
 
+@partitioned("CPX")
 def _run(gated: bool, m: int, n: int, k: int, dtype: torch.dtype, every: bool = False) -> list[torch.Tensor]:
     with torch.no_grad():
         x, weight, bias = draw(m, k, dtype=dtype), draw(n, k, dtype=dtype) * k**-0.5, draw(n, dtype=dtype)

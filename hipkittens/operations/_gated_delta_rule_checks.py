@@ -8,6 +8,7 @@ import functools
 import torch
 import torch.nn.functional as F
 
+from .._backend import partitioned
 from .._delta_rule_arguments import LARGEST_KEY
 from ..delta_rule import LARGEST_KEY_WITH_GRADIENT, gated_delta_rule, gated_delta_step, in_torch
 from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Table, Trial
@@ -31,10 +32,11 @@ def _trial(kernel: Kernel) -> Trial:
     title = f"gated_delta_rule {kernel.row['name']}"
     if kernel.kind == "step":
         return Trial(title, functools.partial(_run_step, kernel, dtype, key - 4), workgroups=3)
-    # Wide columns are for states that fill the device.
+    # Wide columns are for states that fill the device, here a single XCD.
     wide = kernel.kind == "scan" and int(kernel.row["columns"]) > 16
-    heads, value, tokens = (80, 40, 342) if wide else (2, 24, 150)
+    heads, value, tokens = (10, 40, 342) if wide else (2, 24, 150)
 
+    @partitioned("CPX")
     def run():
         inputs = _drawn(1, tokens, heads // 2, heads, key - 8, value, dtype)
         # The first workgroups, which are mutated, have the long one.

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from .._backend import partitioned
 from .._environment import GEMM_LOADS
 from ..gemm import addmm_, linear, matmul
 from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Rows, Table, Trial
@@ -20,39 +21,40 @@ from ._tensors import draw
 
 _NAMES = ("bf16", "f16")
 _ORIENTATIONS = ("nn", "nt", "tn", "tt")
-# m, n, k: for each tile one at which the plan picks it, on the targets that have it; the last two split K and have odd rows.
+# m, n, k: for each tile one at which the plan for a single XCD picks it, on the targets that have it: an eighth of what a whole device
+# takes to be full. The last two split K and have odd rows.
 _SHAPES = (
-    (4096, 4096, 640),
-    (4096, 2048, 512),
-    (2048, 2048, 512),
-    (512, 4096, 768),
-    (1024, 2048, 256),
+    (512, 4096, 640),
+    (512, 2048, 512),
+    (256, 2048, 512),
     (512, 512, 768),
-    (256, 128, 2048),
+    (128, 2048, 256),
+    (64, 512, 768),
+    (64, 128, 2048),
     (257, 129, 515),
 )
 # gfx942 has 256x224 tiles for nt alone, and takes them at the first of those above.
-_SHAPES_NT = ((4864, 4096, 256), (16, 16384, 1064), (16, 24576, 488))
+_SHAPES_NT = ((4864, 512, 256), (16, 2048, 1064), (16, 3072, 488))
 # Tiles of which there is a row with plain loads, on gfx950.
-_SHAPES_OF_TWINS = ((4096, 4096, 640), (2048, 2048, 512))
+_SHAPES_OF_TWINS = ((512, 4096, 640), (256, 2048, 512))
 # The same with loops of several turns and tails, by tile: it wants one for every compute unit. A tail is more than half a tile,
 # so that every read of it meets something that is not zero.
 _LOOPED_SHAPES = {
-    (256, 256, 64): (4864, 4096, 488),
-    (256, 224, 32): (4096, 4096, 1048),
-    (256, 128, 64): (4096, 2048, 360),
-    (128, 128, 64): (2048, 2048, 360),
-    (64, 128, 64): (512, 4096, 808),
-    (64, 64, 64): (1024, 2048, 296),
-    (32, 64, 64): (512, 512, 424),
-    (16, 64, 64): (16, 16384, 1064),
-    (16, 128, 64): (16, 24576, 488),
+    (256, 256, 64): (4864, 512, 488),
+    (256, 224, 32): (512, 4096, 1048),
+    (256, 128, 64): (512, 2048, 360),
+    (128, 128, 64): (256, 2048, 360),
+    (64, 128, 64): (512, 512, 808),
+    (64, 64, 64): (128, 2048, 296),
+    (32, 64, 64): (64, 512, 424),
+    (16, 64, 64): (16, 2048, 1064),
+    (16, 128, 64): (16, 3072, 488),
 }
 # Of sums that are added to C, whose K is not split, by the tile's rows and where rows of operands begin.
 _ADDED_SHAPES = {
-    ("256", "vector"): (4864, 4096, 616),
-    ("128", "vector"): (2048, 2048, 488),
-    ("64", "vector"): (1024, 2048, 616),
+    ("256", "vector"): (4864, 512, 616),
+    ("128", "vector"): (256, 2048, 488),
+    ("64", "vector"): (1024, 256, 616),
     ("64", "element"): (257, 129, 419),
 }
 _ADDED_ORIENTATIONS = ("nn", "tn")
@@ -64,6 +66,7 @@ _SMALL_SHAPES = (
 )  # fmt: skip
 
 
+@partitioned("CPX")
 def _run(orientation: str, dtype: torch.dtype, m: int, n: int, k: int) -> list[torch.Tensor]:
     with torch.no_grad():
         a = draw(k, m, dtype=dtype).t() if orientation[0] == "t" else draw(m, k, dtype=dtype)
@@ -71,6 +74,7 @@ def _run(orientation: str, dtype: torch.dtype, m: int, n: int, k: int) -> list[t
         return [matmul(a, b)]
 
 
+@partitioned("CPX")
 def _run_adding(orientation: str, dtype: torch.dtype, m: int, n: int, k: int) -> list[torch.Tensor]:
     with torch.no_grad():
         a = draw(k, m, dtype=dtype).t() if orientation[0] == "t" else draw(m, k, dtype=dtype)
@@ -112,7 +116,7 @@ def _adding_trial(name: str, orientation: str, shape: tuple[int, int, int], **op
 
 def _trial_of(kernel: Kernel) -> Trial:
     if kernel.kind == "reduce":
-        return _trial("bf16", "nt", (256, 128, 2048))
+        return _trial("bf16", "nt", (64, 128, 2048))
     row = kernel.row
     if kernel.kind == "adding":
         shape = _ADDED_SHAPES[row["tile_m"], row["row_start"]]

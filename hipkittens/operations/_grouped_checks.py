@@ -7,11 +7,13 @@ from functools import partial
 
 import torch
 
+from .._backend import partitioned
 from .._gated_experts import gated_groups
 from ..activation import GATES
 from ..grouped import MOST_GROUPS, grouped_matmul
 from . import _scaled_grouped_checks as scaled_checks
 from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Trial
+from ._scaled_grouped_checks import long_enough
 from ._tensors import draw, ends_of, even_ends, with_gaps
 
 
@@ -27,30 +29,31 @@ def in_groups(a, b, offs):
     return torch.cat([*parts, a.new_zeros(a.shape[0] - ends[-1], b.shape[-1])])
 
 
-# Sizes of groups, n and k at which the plan takes a tile, on both targets; three rows more are behind the last group. Loops have
+# Sizes of groups, n and k at which the plan for a single XCD takes a tile, on both targets; three rows more are behind the last group. Loops have
 # several turns, and K a tail of more than half a tile.
 _SIZES = {
-    (256, 256): ((1500, 0, 1497), 4096, 360),
-    (128, 128): ((100, 0, 110), 8192, 616),
-    (64, 64): ((30, 28) * 3 + (58, 0), 2048, 1000),
+    (256, 256): ((1500, 0, 1497), 512, 360),
+    (128, 128): ((100, 0, 110), 1024, 616),
+    (64, 64): ((30, 28) * 3 + (58, 0), 256, 1000),
     (32, 64): ((28, 20) * 15 + (48, 0), 264, 1000),
-    (16, 64): ((5, 0, 20), 4096, 1960),
-    (16, 128): ((5, 0, 20), 8192, 1960),
+    (16, 64): ((5, 0, 20), 512, 1960),
+    (16, 128): ((5, 0, 20), 1024, 1960),
 }
 _UNALIGNED = ((20, 0, 45), 67, 621)
 # Of gates: columns are those that are multiplied.
 _GATED_SIZES = {
-    256: ((1500, 0, 1497), 4096, 1000),
-    128: ((900, 700), 2048, 1000),
-    64: ((64, 0, 40, 64), 4096, 1960),
-    16: ((5, 0, 20), 4096, 1960),
+    256: ((1500, 0, 1497), 512, 1000),
+    128: ((900, 700), 256, 1000),
+    64: ((64, 0, 40, 64), 512, 1960),
+    16: ((5, 0, 20), 512, 1960),
 }
 _GATED_UNALIGNED = ((20, 0, 45), 66, 621)
 # Of groups of K: the same with sizes of M, N and of the groups.
-_SIZES_OF_K = {(256, 256): (2048, 2304, (1000, 0, 810)), (128, 128): (1024, 2048, (700, 0, 561))}
+_SIZES_OF_K = {(256, 256): (256, 2304, (1000, 0, 810)), (128, 128): (128, 1024, (700, 0, 561))}
 _UNALIGNED_OF_K = (67, 35, (1301, 0, 645))
 
 
+@partitioned("CPX")
 def _rows(sizes, n, k, orientation, dtype, behind=3):
     with torch.no_grad():
         a = draw(sum(sizes) + behind, k, dtype=dtype)
@@ -62,12 +65,14 @@ def _rows(sizes, n, k, orientation, dtype, behind=3):
         return [grouped_matmul(a, b, ends_of(sizes))]
 
 
+@partitioned("CPX")
 def _of_k(m, n, sizes, dtype, behind=3):
     with torch.no_grad():
         k = sum(sizes) + behind
         return [grouped_matmul(draw(k, m, dtype=dtype).mT, draw(k, n, dtype=dtype), ends_of(sizes))]
 
 
+@partitioned("CPX")
 def _gated(sizes, n, k, dtype, every=False, behind=3):
     with torch.no_grad():
         rows, w = draw(sum(sizes) + behind, k, dtype=dtype), draw(len(sizes), n, k, dtype=dtype) * k**-0.5
@@ -104,16 +109,19 @@ def trial(kernel: Kernel) -> Trial:
 
 
 def _representative():
+    """Of a K whose loop outweighs that over a workgroup's tiles."""
     for name in ("bf16", "f16"):
         for orientation in ("nn", "nt"):
             for sizes, n, k in (*_SIZES.values(), _UNALIGNED):
                 yield Trial(f"grouped_matmul {sizes} {orientation} {name}",
-                            partial(_rows, sizes, n, k, orientation, DTYPES[name]))  # fmt: skip
+                            partial(_rows, sizes, n, long_enough(k), orientation, DTYPES[name]))  # fmt: skip
         for m, n, sizes in (*_SIZES_OF_K.values(), _UNALIGNED_OF_K):
+            sizes = (sizes[0] + 1024, *sizes[1:])
             yield Trial(f"grouped_matmul of K {sizes} {name}", partial(_of_k, m, n, sizes, DTYPES[name]))
-        for shape in (*_GATED_SIZES.values(), _GATED_UNALIGNED):
+        for sizes, n, k in (*_GATED_SIZES.values(), _GATED_UNALIGNED):
+            shape = sizes, n, long_enough(k)
             title = f"gated groups {shape} {name}"
-            yield Trial(title, partial(_gated, *shape, DTYPES[name], every=shape is _GATED_UNALIGNED))
+            yield Trial(title, partial(_gated, *shape, DTYPES[name], every=sizes is _GATED_UNALIGNED[0]))
     yield from scaled_checks.representative()
 
 

@@ -8,6 +8,7 @@ import functools
 import torch
 import torch.nn.functional as F
 
+from .._backend import partitioned
 from .._delta_rule_arguments import LARGEST_KEY
 from .._delta_rule_in_torch import in_torch
 from ..kimi_delta import kimi_delta_attention, kimi_delta_step
@@ -28,7 +29,7 @@ def _trial(kernel: Kernel) -> Trial:
     """Keys and values that fill no tile, several tokens or chunks; slots in any order and none; gates in the kernel."""
     dtype, key = DTYPES[kernel.row["element"]], int(kernel.row["key"])
     if kernel.kind != "channel_step":
-        # Wide columns are for states that fill the device.
+        # Wide columns are for states that fill the device, here a single XCD.
         wide = int(kernel.row.get("columns", 16)) > 16
         run = functools.partial(_run_chunks, dtype, key - 8, wide)
         return Trial(f"kimi_delta {kernel.row['name']}", run, workgroups=3)
@@ -57,10 +58,11 @@ def _run(layout: str, dtype: torch.dtype, key: int):
     return results
 
 
+@partitioned("CPX")
 def _run_chunks(dtype: torch.dtype, key: int, wide: bool):
     """At least three chunks, the last one of which is not full; several sequences, one without tokens; gates in the kernel. Keys that
     are not normalised would make states grow without end."""
-    heads, value, tokens = (80, 40, 342) if wide else (2, 24, 342)
+    heads, value, tokens = (10, 40, 342) if wide else (2, 24, 342)
     inputs = _drawn(1, tokens, heads // 2, heads, key, value, dtype)
     results = [] if wide else [*kimi_delta_attention(*inputs, l2norm=True, return_state=True)]
     # The first workgroups, which are mutated, have the long one.

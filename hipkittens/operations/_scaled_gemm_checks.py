@@ -9,38 +9,40 @@ from typing import Any
 import torch
 
 from .. import _backend
+from .._backend import partitioned
 from ..quantization import dtype_of
 from ..scaled_gemm import scaled_matmul
 from ._record import Checks, Example, Kernel, Rows, Trial
 from ._scaled_gemm_benchmarks import BENCHMARKS
 from ._tensors import draw
 
-# m, n, k: for each tile one at which the plan picks it, with loops of several turns and a tail of more than half a K tile.
+# m, n, k: for each tile one at which the plan for a single XCD picks it, with loops of several turns and a tail of more than half a
+# K tile.
 _LOOPED_SHAPES = {
-    (256, 256, 128): (4864, 4096, 1232),
-    (128, 128, 128): (2048, 2048, 1232),
-    (64, 128, 128): (512, 4096, 1616),
-    (64, 64, 128): (1024, 1024, 1232),
-    (32, 64, 128): (512, 512, 1232),
-    (16, 64, 128): (16, 16384, 1744),
-    (16, 128, 128): (16, 24576, 1040),
-    (32, 128, 128): (512, 512, 1232),
-    (256, 256, 256): (4864, 4096, 2464),
-    (128, 128, 256): (2048, 2048, 2464),
-    (32, 128, 256): (512, 512, 2464),
+    (256, 256, 128): (4864, 512, 1232),
+    (128, 128, 128): (256, 2048, 1232),
+    (64, 128, 128): (512, 512, 1616),
+    (64, 64, 128): (128, 1024, 1232),
+    (32, 64, 128): (64, 512, 1744),
+    (16, 64, 128): (16, 2048, 1744),
+    (16, 128, 128): (16, 3072, 1040),
+    (32, 128, 128): (64, 2048, 1232),
+    (256, 256, 256): (4864, 512, 2464),
+    (128, 128, 256): (256, 2048, 2464),
+    (32, 128, 256): (64, 512, 2464),
 }
 # Where scales cost each K tile more, or tiles of another size are cheaper beside these.
 _LOOPED_OF_SCALES = {
-    "blocks": {(16, 64, 128): (16, 65536, 1744)},
-    "in_matrix": {(16, 128, 128): (16, 16384, 2016), (16, 128, 256): (16, 38912, 2528)},
-    "of_b": {(16, 128, 128): (16, 24576, 2016)},
+    "blocks": {(16, 64, 128): (16, 8192, 1744)},
+    "in_matrix": {(16, 128, 128): (16, 2048, 2016), (16, 128, 256): (16, 4864, 2528)},
+    "of_b": {(16, 128, 128): (16, 3072, 2016)},
 }
 # With two K tiles in LDS.
-_LOOPED_OF_TWO_BUFFERS = {(64, 64, 128): (192, 16384, 592), (128, 64, 128): (128, 28672, 464)}
+_LOOPED_OF_TWO_BUFFERS = {(64, 64, 128): (192, 2048, 848), (128, 64, 128): (128, 5120, 976)}
 # Where few compute units would be busy, gfx942 takes smaller ones.
-_LOOPED_OF_GFX942 = {(64, 128, 128): (64, 38912, 1616)}
+_LOOPED_OF_GFX942 = {(64, 128, 128): (64, 4864, 1616)}
 _LOOPED_UNALIGNED = (257, 129, 1030)
-_SPLIT = (64, 128, 4096)
+_SPLIT = (64, 64, 4096)
 
 
 def codes(rows: int, columns: int, format: str) -> torch.Tensor:
@@ -85,6 +87,7 @@ def _scales(scales: str, m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Te
     return factors(m, blocks), factors(blocks, -(-n // 128) if scales == "blocks" else n)
 
 
+@partitioned("CPX")
 def _run(
     formats: tuple[str, str], m: int, n: int, k: int, scales: str = "outer", **options: Any
 ) -> list[torch.Tensor]:
@@ -110,6 +113,7 @@ def _run_split(format: str) -> list[torch.Tensor]:
     return results + (_run((format, format), *_SPLIT, out_dtype=torch.int32) if format == "i8" else [])
 
 
+@partitioned("CPX")
 def _run_codes(m: int, n: int, k: int) -> list[torch.Tensor]:
     a, w = codes(m, k, "fp8"), codes(n, k, "fp8")
     options = {"bias": draw(n, dtype=torch.float32).detach(), "activation": "silu", "out_dtype": a.dtype}
