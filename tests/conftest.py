@@ -22,3 +22,10 @@ def _memory_given_back():
     yield
     if hasattr(_libc, "malloc_trim"):  # of glibc
         _libc.malloc_trim(0)
+
+
+@pytest.fixture(params=["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def compile_backend(request):
+    """For torch.compile: what traces an operation and its derivatives; by `-m slow` also PyTorch's default, whose C++ compiler takes
+    most of such a test's time. Of operations that change their arguments some tests take the default always."""
+    return request.param

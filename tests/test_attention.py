@@ -193,13 +193,13 @@ def test_opcheck(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
 
     def block(q, k, v):
         return hipkittens.attention(torch.relu(q), k, v, causal=True, window_size=(12, 0)) * 2
 
-    compiled = torch.compile(block, fullgraph=True, dynamic=True)
+    compiled = torch.compile(block, fullgraph=True, dynamic=True, backend=compile_backend)
     for rows in (9, 20):
         q, k, v = tensors(2, rows, rows + 3, 4, 2, 16)
         assert torch.equal(compiled(q, k, v), block(q, k, v))

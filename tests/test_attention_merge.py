@@ -99,11 +99,11 @@ def test_two_halves_of_a_cache(target):
     torch.testing.assert_close(lse, sums, atol=1e-5, rtol=1e-5)
 
 
-def test_operator_compile_and_torch_backend(monkeypatch):
+def test_operator_compile_and_torch_backend(monkeypatch, compile_backend):
     given = parts(9, 4, 64, torch.bfloat16)
     with hipkittens.simulate("gfx950"):
         torch.library.opcheck(torch.ops.hipkittens.attention_merge.default, given)
-        found = torch.compile(attention_merge, fullgraph=True)(*given)
+        found = torch.compile(attention_merge, fullgraph=True, backend=compile_backend)(*given)
         expected = attention_merge(*given)
     assert all(torch.equal(*each) for each in zip(found, expected, strict=True))
     monkeypatch.setattr(hipkittens._backend._State, "backend", "torch")

@@ -287,7 +287,7 @@ def test_torch_backend_has_the_same_meaning(monkeypatch):
     torch.testing.assert_close(ours, theirs, atol=2**-7, rtol=2**-7)
 
 
-def test_operators_and_compile():
+def test_operators_and_compile(compile_backend):
     problem = draw_latent([50, 17], heads=4)
     options = (None, None, None, 1, SCALE, 1.0, False, 2)
     tensors = (problem.q, problem.kv_cache, problem.block_table, None, problem.seqused_k)
@@ -300,7 +300,7 @@ def test_operators_and_compile():
         def step():
             return attention_mla(*problem.arguments(), scale=SCALE, return_lse=True)
 
-        result, lse = torch.compile(step, fullgraph=True)()
+        result, lse = torch.compile(step, fullgraph=True, backend=compile_backend)()
         expected, sums = step()
     assert torch.equal(result, expected) and torch.equal(lse, sums)
 

@@ -166,12 +166,14 @@ def test_nothing(target):
             assert (out == 0).all() and (lse == -INF).all()
 
 
-def test_torch_backend_and_compile(monkeypatch):
+def test_torch_backend_and_compile(monkeypatch, compile_backend):
     problem = draw_sparse([50, 0, 17], 60, heads=4)
     options = {"scale": SCALE, "sinks": torch.ones(4), "return_lse": True}
     with hipkittens.simulate("gfx950"):
         ours = attention_mla_sparse(*problem.arguments(), **options)
-        compiled = torch.compile(attention_mla_sparse, fullgraph=True)(*problem.arguments(), **options)
+        compiled = torch.compile(attention_mla_sparse, fullgraph=True, backend=compile_backend)(
+            *problem.arguments(), **options
+        )
     assert torch.equal(ours[0], compiled[0]) and torch.equal(ours[1], compiled[1])
     monkeypatch.setattr(hipkittens._backend._State, "backend", "torch")
     theirs = attention_mla_sparse(*problem.arguments(), **options)

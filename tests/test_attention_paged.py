@@ -410,7 +410,7 @@ def test_torch_backend_has_the_same_meaning(monkeypatch):
     torch.testing.assert_close(ours, theirs, atol=2**-7, rtol=2**-7)
 
 
-def test_operators_and_compile():
+def test_operators_and_compile(compile_backend):
     problem = draw_paged([50, 17], 1, heads=4, head_dim=64)
     options = (None, None, None, None, 1, 2, 0.125, 1.0, True, -1, -1, 0.0, 2)
     operators = torch.ops.hipkittens
@@ -435,7 +435,9 @@ def test_operators_and_compile():
                 *problem.arguments(), out=out
             )
 
-        (out, lse), into = torch.compile(step, fullgraph=True)(torch.zeros_like(problem.q))
+        (out, lse), into = torch.compile(step, fullgraph=True, backend=compile_backend)(
+            torch.zeros_like(problem.q)
+        )
         (expected, sums), _ = step(torch.zeros_like(problem.q))
     assert torch.equal(out, expected) and torch.equal(lse, sums) and torch.equal(into, expected)
 

@@ -78,12 +78,12 @@ def test_rows_of_no_sequence_are_not_written(target):
     assert run.findings == [] and (out[-3:] == 7).all() and out.isfinite().all()
 
 
-def test_one_plan_for_every_layer_of_a_step():
+def test_one_plan_for_every_layer_of_a_step(compile_backend):
     """Other heads, head sizes and pages, the same lengths; shapes do not depend on the lengths."""
     lengths = torch.tensor([300, 40], dtype=I32)
     with hipkittens.simulate("gfx950"):
         plan = attention_paged_plan(lengths, 6)
-        compiled = torch.compile(attention_paged_plan, fullgraph=True)(lengths, 6)
+        compiled = torch.compile(attention_paged_plan, fullgraph=True, backend=compile_backend)(lengths, 6)
         assert torch.equal(plan, compiled) and plan.shape == (4,)
         for heads, page in ((4, 16), (7, 5)):
             problem = draw_paged([300, 40], 1, heads=heads, head_dim=64, page=page)

@@ -216,7 +216,7 @@ def test_two_runs_give_the_same_gradient_of_sinks(target):
     assert first.dtype == BF16 and torch.equal(first, again)
 
 
-def test_operators_are_registered_for_all_of_it():
+def test_operators_are_registered_for_all_of_it(compile_backend):
     q, k, v, _ = tensors(1, 9, 11, 2, 1, 64, 32)
     options = (0.125, True, -1, -1, 0.0, None, torch.zeros(2), 3.0, torch.ones(2))
     with hipkittens.simulate("gfx950"):
@@ -224,7 +224,9 @@ def test_operators_are_registered_for_all_of_it():
         torch.library.opcheck(
             torch.ops.hipkittens.attention_forward, (*leaves, *options[:6], torch.zeros(2, requires_grad=True), *options[7:])
         )  # fmt: skip
-        compiled = torch.compile(lambda *tensors, **more: attention(*tensors, **more), fullgraph=True)
+        compiled = torch.compile(
+            lambda *tensors, **more: attention(*tensors, **more), fullgraph=True, backend=compile_backend
+        )
         more = {"causal": True, "sinks": torch.ones(2), "softcap": 3.0, "alibi_slopes": torch.ones(2)}
         assert torch.equal(compiled(q, k, v, **more), attention(q, k, v, **more))
 

@@ -104,13 +104,13 @@ def test_opcheck(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
 
     def block(q, k, v, *sequences):
         return hipkittens.attention_varlen(torch.relu(q), k, v, *sequences, causal=True) * 2
 
-    compiled = torch.compile(block, fullgraph=True, dynamic=True)
+    compiled = torch.compile(block, fullgraph=True, dynamic=True, backend=compile_backend)
     for lengths in ((9, 20), (40, 2)):
         q, k, v, grad_out, sequences = packed(lengths, lengths, 4, 2, 16)
         gradients = []

@@ -214,7 +214,7 @@ def test_opcheck(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
 
     def step(k, cache, slots):
@@ -223,7 +223,9 @@ def test_compile(target):
 
     for tokens in (3, 9):
         k, caches = draw(tokens, 128), [filled(1, 16, 132) for _ in range(2)]
-        torch.compile(step, fullgraph=True, dynamic=True)(k, caches[0], torch.arange(tokens))
+        torch.compile(step, fullgraph=True, dynamic=True, backend=compile_backend)(
+            k, caches[0], torch.arange(tokens)
+        )
         step(k, caches[1], torch.arange(tokens))
         assert torch.equal(*caches)
 

@@ -308,14 +308,14 @@ def test_opcheck_and_versions(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
 
     def step(key, keys, values, scales, slots):
         cache_write(key * 2, key, keys, values, slots, key_scales=scales[0], value_scales=scales[1])
         return keys.sum(dtype=torch.int64)
 
-    compiled = torch.compile(step, fullgraph=True, dynamic=True)
+    compiled = torch.compile(step, fullgraph=True, dynamic=True, backend=compile_backend)
     for tokens in (3, 8):
         key, slots = draw(tokens, 2, 16), torch.arange(tokens) + 1
         mine, right = ([torch.full((1, 16, 2, 16), 50, dtype=I8) for _ in range(2)] for _ in range(2))

@@ -366,7 +366,7 @@ def test_opcheck(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
 
     def block(x, weight, states):
@@ -374,7 +374,7 @@ def test_compile(target):
         with torch.no_grad():
             return y + causal_conv1d_update(x[..., 0], states, weight.detach())[..., None]
 
-    compiled = torch.compile(block, fullgraph=True)
+    compiled = torch.compile(block, fullgraph=True, backend=compile_backend)
     for seed in (0, 1):
         x, weight = draw(2, 8, 16, seed=seed), draw(8, 4, seed=2)
         states = [draw(2, 8, 3, seed=3) for _ in range(2)]

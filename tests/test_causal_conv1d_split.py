@@ -101,7 +101,7 @@ def test_opcheck(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
     weight = draw(16, 4, seed=1)
 
@@ -111,7 +111,13 @@ def test_compile(target):
 
     for times in (5, 9):
         x = draw(2, 16, times)
-        assert all(map(torch.equal, torch.compile(block, fullgraph=True, dynamic=True)(x), block(x)))
+        assert all(
+            map(
+                torch.equal,
+                torch.compile(block, fullgraph=True, dynamic=True, backend=compile_backend)(x),
+                block(x),
+            )
+        )
 
 
 def test_the_torch_backend(monkeypatch):

@@ -296,13 +296,13 @@ def test_memory_beside_the_result():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
 
     def step(x, weight, chosen):
         return cross_entropy(x @ weight.t() * 2, chosen) + 1
 
-    compiled = torch.compile(step, fullgraph=True, dynamic=True)
+    compiled = torch.compile(step, fullgraph=True, dynamic=True, backend=compile_backend)
     weight = draw(30, 24, dtype=F32, grad=True)
     for rows in (3, 8):
         x, chosen = draw(rows, 24, dtype=F32, seed=rows), classes_of(rows, 30)

@@ -172,7 +172,7 @@ def test_opcheck(name):
     torch.library.opcheck(operator, arguments[name])
 
 
-def test_compiled_and_with_pytorch_alone(monkeypatch):
+def test_compiled_and_with_pytorch_alone(monkeypatch, compile_backend):
     entries, places = order_of(4, 2, 3)
     x, weights = random(4, 16), random(4, 2, seed=2)
 
@@ -180,7 +180,7 @@ def test_compiled_and_with_pytorch_alone(monkeypatch):
         return expert_combine(expert_gather(x, entries, places, weights), entries, places, weights)
 
     expected = both(x)
-    assert torch.equal(torch.compile(both, fullgraph=True)(x), expected)
+    assert torch.equal(torch.compile(both, fullgraph=True, backend=compile_backend)(x), expected)
     monkeypatch.setattr("hipkittens._backend.uses_torch", lambda: True)
     assert torch.allclose(both(x), expected, rtol=1e-6)
 

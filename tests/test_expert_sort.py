@@ -185,14 +185,14 @@ def test_opcheck(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
 
     def block(ids, weights):
         found = expert_sort(ids, weights * 2, 5, 16)
         return found.entries + 1, found.weights
 
-    compiled = torch.compile(block, fullgraph=True, dynamic=True)
+    compiled = torch.compile(block, fullgraph=True, dynamic=True, backend=compile_backend)
     for tokens in (30, 80):
         ids, weights = draw_ids(tokens, 2, 5), draw_weights(tokens, 2).requires_grad_()
         (mine, kept), (other, right) = compiled(ids, weights), block(ids, weights)

@@ -169,7 +169,7 @@ def test_autocast(target):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_compile(target, recipe):
+def test_compile(target, recipe, compile_backend):
     torch._dynamo.reset()
     x, w, bias, dy = draw(24, 64), draw(48, 64, seed=1), draw(48, seed=2), draw(24, 48, seed=3)
 
@@ -177,7 +177,7 @@ def test_compile(target, recipe):
         return hipkittens.float8_linear(*tensors, recipe=recipe)
 
     eager = results(block, x, w, bias, dy, BF16)
-    compiled = results(torch.compile(block, fullgraph=True), x, w, bias, dy, BF16)
+    compiled = results(torch.compile(block, fullgraph=True, backend=compile_backend), x, w, bias, dy, BF16)
     for name, value in eager.items():
         assert relative(compiled[name], value) <= 1e-4, name
 

@@ -276,14 +276,14 @@ def test_opcheck(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
     bias = draw(24, seed=9)
 
     def block(x):
         return gated_activation(x * 2, "gelu_tanh", bias=bias) + 1
 
-    compiled = torch.compile(block, fullgraph=True, dynamic=True)
+    compiled = torch.compile(block, fullgraph=True, dynamic=True, backend=compile_backend)
     for rows in (3, 8):
         x = draw(rows, 24, seed=rows, grad=True)
         mine, other = compiled(x), block(x)

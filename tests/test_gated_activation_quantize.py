@@ -124,13 +124,13 @@ def test_opcheck(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
 
     def block(x):
         return gated_activation_quantize(x * 2, QuantSpec("int8", 32), "gelu")
 
-    compiled = torch.compile(block, fullgraph=True, dynamic=True)
+    compiled = torch.compile(block, fullgraph=True, dynamic=True, backend=compile_backend)
     for rows in (3, 8):
         x = draw(rows, 192, seed=rows)
         same(compiled(x), block(x))

@@ -359,7 +359,7 @@ def test_torch_backend_of_tokens_without_a_sequence(monkeypatch, rule, ends):
             assert not grad[:, : ends[0]].any() and not grad[:, ends[-1] :].any()
 
 
-def test_opcheck_and_compile():
+def test_opcheck_and_compile(compile_backend):
     inputs = [each.requires_grad_() for each in problem(1, 20, 1, 2, 64, 16, torch.bfloat16)]
     state = random(1, 2, 64, 16).requires_grad_()
     torch.library.opcheck(torch.ops.hipkittens.gated_delta_rule, (*inputs, state, None, 0.125, True))
@@ -386,7 +386,7 @@ def test_opcheck_and_compile():
     def layer(*tensors):
         return gated_delta_rule(*tensors, l2norm=True).float().square().sum()
 
-    compiled = torch.compile(layer, fullgraph=True)
+    compiled = torch.compile(layer, fullgraph=True, backend=compile_backend)
     found = torch.autograd.grad(compiled(*inputs), inputs)
     for ours, eager in zip(found, torch.autograd.grad(layer(*inputs), inputs), strict=True):
         assert torch.equal(ours, eager)

@@ -303,14 +303,14 @@ def test_opcheck(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
     weight = random(3, 16, 24, seed=1).requires_grad_()
 
     def layer(x, offs):
         return hipkittens.grouped_matmul(torch.nn.functional.relu(x), weight.mT, offs) * 2
 
-    compiled = torch.compile(layer, fullgraph=True)
+    compiled = torch.compile(layer, fullgraph=True, backend=compile_backend)
     for rows in (7, 12):
         x, offs = random(rows, 24, seed=rows).requires_grad_(), ends_of([2, 0, rows - 3])
         result, expected = compiled(x, offs), layer(x, offs)

@@ -292,7 +292,7 @@ def test_torch_backend(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
     for of in (OPERANDS[0], OPERANDS[-1]):
         if not has(target, of):
@@ -302,7 +302,7 @@ def test_compile(target):
         def layer(a, b, offs, scale_a, scale_b):
             return grouped_matmul(a, b, offs, scale_a=scale_a, scale_b=scale_b).relu()
 
-        compiled = torch.compile(layer, fullgraph=True)
+        compiled = torch.compile(layer, fullgraph=True, backend=compile_backend)
         assert torch.equal(compiled(*arguments, **scales), layer(*arguments, **scales))
 
 

@@ -280,14 +280,14 @@ def test_opcheck(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
     a, b, offs, scale_a, scale_b, *_ = operands(target, [3, 0, 4], 24, 16)
 
     def layer(a, b, offs, scale_a, scale_b):
         return hipkittens.grouped_matmul(a, b, offs, scale_a=scale_a * 2, scale_b=scale_b).relu()
 
-    compiled = torch.compile(layer, fullgraph=True)
+    compiled = torch.compile(layer, fullgraph=True, backend=compile_backend)
     arguments = (a, b, offs, scale_a, scale_b)
     assert torch.equal(compiled(*arguments), layer(*arguments))
 

@@ -121,14 +121,14 @@ def test_opcheck(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
 
     def block(x):
         q, k, v = split_heads(x * 2, 16, 8)
         return concat_heads(q, k, k, v)
 
-    compiled = torch.compile(block, fullgraph=True, dynamic=True)
+    compiled = torch.compile(block, fullgraph=True, dynamic=True, backend=compile_backend)
     for rows in (3, 8):
         x = torch.randn(rows, 32, requires_grad=True)
         for mine, right in zip(compiled(x), block(x), strict=True):

@@ -263,13 +263,13 @@ def test_opcheck(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
 
     def block(q, k, v, ends, longest, targets):
         return hstu_attention(torch.relu(q), k, v, ends, longest, num_targets=targets) * 2
 
-    compiled = torch.compile(block, fullgraph=True, dynamic=True)
+    compiled = torch.compile(block, fullgraph=True, dynamic=True, backend=compile_backend)
     for lengths in ((9, 20), (40, 2)):
         q, k, v, grad_out = draw(lengths, 4, 2, 16)
         gradients = []

@@ -435,7 +435,7 @@ def test_torch_backend(monkeypatch):
         assert torch.allclose(mine, reference, atol=1e-5)
 
 
-def test_opcheck_and_compile():
+def test_opcheck_and_compile(compile_backend):
     inputs, state = problem(1, 4, 1, 2, 64, 16, BF16), random(1, 2, 64, 16)
     a_log, dt_bias = random(2, seed=7), random(2, 64, seed=8)
     rest = (0.125, True, False, -5.0)
@@ -454,7 +454,7 @@ def test_opcheck_and_compile():
     def layer(*tensors):
         return kimi_delta_attention(*tensors, l2norm=True)
 
-    assert torch.equal(torch.compile(layer, fullgraph=True)(*inputs), layer(*inputs))
+    assert torch.equal(torch.compile(layer, fullgraph=True, backend=compile_backend)(*inputs), layer(*inputs))
 
 
 def test_names_of_fla():

@@ -234,14 +234,14 @@ def test_fake_tensors():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
     weight, bias = random(16, 24, seed=1, requires_grad=True), random(16, seed=2, requires_grad=True)
 
     def layer(x):
         return hipkittens.linear(torch.nn.functional.relu(x), weight, bias) * 2
 
-    compiled = torch.compile(layer, fullgraph=True)
+    compiled = torch.compile(layer, fullgraph=True, backend=compile_backend)
     for rows in (5, 12):
         x = random(rows, 24, seed=rows, requires_grad=True)
         expected = layer(x)

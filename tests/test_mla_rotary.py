@@ -268,7 +268,7 @@ def test_opcheck(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
     cos, sin = tables(16, 8)
 
@@ -279,7 +279,9 @@ def test_compile(target):
     def step(cache, slots, *parts):
         return mla_rotary(*(each * 2 for each in parts), cos, sin, kv_cache=cache, slots=slots)[0]
 
-    compiled, compiled_step = (torch.compile(each, fullgraph=True, dynamic=True) for each in (block, step))
+    compiled, compiled_step = (
+        torch.compile(each, fullgraph=True, dynamic=True, backend=compile_backend) for each in (block, step)
+    )
     for tokens in (3, 9):
         parts = latents(tokens, grad=True)
         mine, right = compiled(*parts), block(*parts)

@@ -197,10 +197,10 @@ def test_two_runs_and_permuted_tokens_give_the_same_bytes():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
     arguments, options, _ = drawn(9, 4, 2, RECIPES[0], smooth=True)
-    compiled = torch.compile(lambda *given: moe(*given, **options), fullgraph=True)
+    compiled = torch.compile(lambda *given: moe(*given, **options), fullgraph=True, backend=compile_backend)
     assert torch.equal(compiled(*arguments), moe(*arguments, **options))
 
 

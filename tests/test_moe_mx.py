@@ -227,11 +227,13 @@ def test_two_runs_and_permuted_tokens_give_the_same_bytes(gfx950):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compiled(target):
+def test_compiled(target, compile_backend):
     torch._dynamo.reset()
     rows = MX if target == "gfx950" else None
     arguments, scales, _ = drawn(16, 8, 2)
-    compiled = torch.compile(lambda *given: moe(*given, recipe=(rows, MX), **scales), fullgraph=True)
+    compiled = torch.compile(
+        lambda *given: moe(*given, recipe=(rows, MX), **scales), fullgraph=True, backend=compile_backend
+    )
     assert torch.equal(compiled(*arguments), moe(*arguments, recipe=(rows, MX), **scales))
 
 

@@ -209,10 +209,10 @@ def test_two_runs_and_permuted_tokens_give_the_same_bytes():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compiled(target):
+def test_compiled(target, compile_backend):
     torch._dynamo.reset()
     arguments, scales, _ = drawn(target, 16, 8, 2, ("row", "row"))
-    compiled = torch.compile(lambda *given: moe(*given, **scales), fullgraph=True)
+    compiled = torch.compile(lambda *given: moe(*given, **scales), fullgraph=True, backend=compile_backend)
     assert torch.equal(compiled(*arguments), moe(*arguments, **scales))
 
 

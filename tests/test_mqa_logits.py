@@ -311,7 +311,7 @@ def test_fewer_columns_than_keys_and_more_than_the_table_has(target):
         assert torch.equal(other[:, :shared], whole[:, :shared]) and (other[:, shared:] == -INF).all()
 
 
-def test_torch_backend_and_compile(monkeypatch):
+def test_torch_backend_and_compile(monkeypatch, compile_backend):
     problem, paged = draw_logits([(0, 50), (3, 9)], 60, heads=4), draw_paged_logits([50, 0], 2, heads=4)
     operators = torch.ops.hipkittens
     with hipkittens.simulate("gfx950"):
@@ -322,7 +322,11 @@ def test_torch_backend_and_compile(monkeypatch):
         for result, function, each in zip(
             ours, (mqa_logits, mqa_logits_paged), (problem, paged), strict=True
         ):
-            compiled = torch.compile(lambda of=function, given=each: of(*given.arguments()), fullgraph=True)
+            compiled = torch.compile(
+                lambda of=function, given=each: of(*given.arguments()),
+                fullgraph=True,
+                backend=compile_backend,
+            )
             assert torch.equal(compiled(), result)
     monkeypatch.setattr(hipkittens._backend._State, "backend", "torch")
     theirs = [mqa_logits(*problem.arguments()), mqa_logits_paged(*paged.arguments())]

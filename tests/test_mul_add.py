@@ -138,13 +138,13 @@ def test_opcheck(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
 
     def block(x, a):
         return mul_add(x * 2, a, 0.5) + 1
 
-    compiled = torch.compile(block, fullgraph=True, dynamic=True)
+    compiled = torch.compile(block, fullgraph=True, dynamic=True, backend=compile_backend)
     for rows in (3, 8):
         x, a = draw(rows, 24, seed=rows, grad=True), draw(rows, 24, seed=1, grad=True)
         mine, other = compiled(x, a), block(x, a)

@@ -327,7 +327,7 @@ def test_opcheck(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
     weight, bias = draw(24, dtype=F32, grad=True), draw(24, dtype=F32, seed=1, grad=True)
 
@@ -338,7 +338,9 @@ def test_compile(target):
     def dropped(x):
         return layer_norm(x, weight, dropout_p=0.5)
 
-    compiled, compiled_dropped = (torch.compile(f, fullgraph=True, dynamic=True) for f in (block, dropped))
+    compiled, compiled_dropped = (
+        torch.compile(f, fullgraph=True, dynamic=True, backend=compile_backend) for f in (block, dropped)
+    )
     for rows in (3, 8):
         inputs = [draw(rows, 24, seed=rows + i, grad=True) for i in range(2)]
         mine, other = compiled(*inputs), block(*inputs)

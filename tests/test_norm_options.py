@@ -250,14 +250,14 @@ def test_opcheck(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
     weight = draw(24, dtype=F32, grad=True)
 
     def block(x, gate):
         return rms_norm(x, weight, gate=gate, gemma=True, round_before_weight=True, pad_to=32)
 
-    compiled = torch.compile(block, fullgraph=True, dynamic=True)
+    compiled = torch.compile(block, fullgraph=True, dynamic=True, backend=compile_backend)
     for rows in (3, 8):
         inputs = [draw(rows, 24, seed=rows + i, grad=True) for i in range(2)]
         mine, other = compiled(*inputs), block(*inputs)

@@ -177,14 +177,14 @@ def test_opcheck(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
 
     def block(x):
         found = norm_quantize(x * 2, None, 1e-6, QuantSpec("int8"), return_norm=True)
         return found.codes.float() * found.scales + found.norm
 
-    compiled = torch.compile(block, fullgraph=True, dynamic=True)
+    compiled = torch.compile(block, fullgraph=True, dynamic=True, backend=compile_backend)
     for rows in (3, 8):
         x = draw(rows, 24, seed=rows)
         assert torch.equal(compiled(x), block(x))

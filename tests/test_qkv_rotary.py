@@ -326,7 +326,7 @@ def test_opcheck(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
     cos, sin = tables(16, 8)
 
@@ -337,7 +337,9 @@ def test_compile(target):
     def step(qkv, keys, values, slots):
         return qkv_rotary(qkv * 2, cos, sin, 2, 1, key_cache=keys, value_cache=values, slots=slots)[0]
 
-    compiled, compiled_step = (torch.compile(each, fullgraph=True, dynamic=True) for each in (block, step))
+    compiled, compiled_step = (
+        torch.compile(each, fullgraph=True, dynamic=True, backend=compile_backend) for each in (block, step)
+    )
     for tokens in (3, 9):
         qkv, weight = draw(tokens, 64, grad=True), draw(16, grad=True)
         mine, right = compiled(qkv, weight), block(qkv, weight)

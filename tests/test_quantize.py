@@ -461,14 +461,14 @@ def test_opcheck(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
 
     def block(x):
         codes, scales = quantize(x * 2, QuantSpec("int8"))
         return codes.float() * scales
 
-    compiled = torch.compile(block, fullgraph=True, dynamic=True)
+    compiled = torch.compile(block, fullgraph=True, dynamic=True, backend=compile_backend)
     for rows in (3, 8):
         x = draw(rows, 24, seed=rows)
         assert torch.equal(compiled(x), block(x))

@@ -188,7 +188,7 @@ def test_the_other_backend(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
     options, tables, _ = case_of("grid", 10, 4, True)
     (cos, sin), more = tables[0], torch.arange(10) % 4
@@ -198,7 +198,7 @@ def test_compile(target):
         return rotary(turned, cos[:, :4], sin[:, :4], offsets=more)
 
     x = draw(1, 10, 2, 20).requires_grad_()
-    compiled = torch.compile(both, fullgraph=True)
+    compiled = torch.compile(both, fullgraph=True, backend=compile_backend)
     mine, right = compiled(x), both(x)
     assert torch.equal(mine, right)
     grads = [torch.autograd.grad(each, x, torch.ones_like(each))[0] for each in (mine, right)]

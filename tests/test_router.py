@@ -222,14 +222,14 @@ def test_opcheck(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
 
     def block(logits):
         weights, ids = router(logits * 2, 3, renormalize=True)
         return weights + 1, ids
 
-    compiled = torch.compile(block, fullgraph=True, dynamic=True)
+    compiled = torch.compile(block, fullgraph=True, dynamic=True, backend=compile_backend)
     for tokens in (3, 8):
         logits = draw(tokens, 24, seed=tokens).requires_grad_()
         (mine, places), (other, right) = compiled(logits), block(logits)

@@ -94,10 +94,12 @@ def test_strides_and_no_tokens(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
     w = draw(24, 6, seed=1)
-    compiled = torch.compile(lambda x: router_top1(x * 2, w), fullgraph=True, dynamic=True)
+    compiled = torch.compile(
+        lambda x: router_top1(x * 2, w), fullgraph=True, dynamic=True, backend=compile_backend
+    )
     for rows in (3, 8):
         x = draw(rows, 24, seed=rows)
         assert all(torch.equal(a, b) for a, b in zip(compiled(x), router_top1(x * 2, w), strict=True))

@@ -146,11 +146,15 @@ def test_opcheck(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
     x = draw(3, 40)
     e = exponentials_of(x)
-    compiled = torch.compile(lambda x, e: sample(x * 2, top_k=5, top_p=0.9, exponentials=e), fullgraph=True)
+    compiled = torch.compile(
+        lambda x, e: sample(x * 2, top_k=5, top_p=0.9, exponentials=e),
+        fullgraph=True,
+        backend=compile_backend,
+    )
     assert torch.equal(compiled(x, e), sample(x * 2, top_k=5, top_p=0.9, exponentials=e))
 
 

@@ -77,7 +77,7 @@ def test_rows_that_begin_anywhere(target, recipe):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compiled(target):
+def test_compiled(target, compile_backend):
     torch._dynamo.reset()
     a, scale_a, _ = operand(target, 33, 275, 1, 1)
     b, scale_b, _ = operand(target, 40, 275, 1, 2)
@@ -86,7 +86,9 @@ def test_compiled(target):
         return hipkittens.scaled_matmul(a, b.t(), scale_a, scale_b.t(), recipe=("1x128", "1x128"))
 
     given = (a, b, scale_a, scale_b)
-    assert torch.equal(torch.compile(product, fullgraph=True)(*given), product(*given))
+    assert torch.equal(
+        torch.compile(product, fullgraph=True, backend=compile_backend)(*given), product(*given)
+    )
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16])

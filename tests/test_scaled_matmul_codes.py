@@ -175,7 +175,7 @@ def test_opcheck(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
     a, b, scale_a, scale_b = operands(9, 16, 32)
 
@@ -183,7 +183,7 @@ def test_compile(target):
         return scaled_matmul(a, b, scale_a * 2, scale_b, out_dtype=a.dtype, scale_result=factor).float()
 
     given = (a, b, scale_a, scale_b, torch.tensor(0.5))
-    assert torch.equal(torch.compile(block, fullgraph=True)(*given), block(*given))
+    assert torch.equal(torch.compile(block, fullgraph=True, backend=compile_backend)(*given), block(*given))
 
 
 def test_bad_input(target):

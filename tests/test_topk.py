@@ -203,14 +203,14 @@ def test_opcheck(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     torch._dynamo.reset()
 
     def block(x):
         values, indices = topk(x * 2, 5)
         return values + 1, indices
 
-    compiled = torch.compile(block, fullgraph=True, dynamic=True)
+    compiled = torch.compile(block, fullgraph=True, dynamic=True, backend=compile_backend)
     for rows in (3, 8):
         x = draw(rows, 40, seed=rows).requires_grad_()
         (mine, places), (other, right) = compiled(x), block(x)

@@ -101,11 +101,11 @@ def test_restored(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile(target):
+def test_compile(target, compile_backend):
     x, first, second = random(32, 24), random(3, 40, 24, seed=1), random(3, 24, 40, seed=2)
     with grouped_mm.active():
         expected = gradients(x, first, second)
-        compiled = torch.compile(experts, fullgraph=True)
+        compiled = torch.compile(experts, fullgraph=True, backend=compile_backend)
         leaves = [value.detach().requires_grad_() for value in (x, first, second)]
         out = compiled(*leaves, OFFS)
         found = torch.autograd.grad(out[:32], leaves, random(32, 24, seed=7))
