@@ -63,7 +63,8 @@ const DeviceFacts& visible_device(int ordinal) { return *visible_devices()[stati
 
 Processors visible_processors(const DeviceFacts& device) {
     const Processors all = processors_of(device);
-    return {all.compute_units / partitions, all.xccs / partitions};
+    const int parts = partitions;
+    return {all.compute_units / parts, all.xccs / parts};
 }
 
 int visible_partitions() { return partitions; }

@@ -15,7 +15,7 @@ from ..activation import GATES, gated_in_torch, in_torch
 from ..feed_forward import feed_forward, gated_linear
 from ..gemm import ACTIVATIONS_OF_SUMS, linear
 from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Trial
-from ._tensors import draw, with_gaps
+from ._tensors import draw, long_enough, with_gaps
 
 # m, rows of the weight and k at which the plan for a single XCD takes a tile, on both targets. Loops have several turns, and K a tail of more than half
 # a tile, so that every read of it meets something that is not zero.
@@ -51,20 +51,20 @@ def _trial(kernel: Kernel) -> Trial:
     return Trial(title, partial(_run, gated, *shape, DTYPES[row["a"]]), workgroups=3, skip=True)
 
 
-def _each_tile(more_k: int = 0, every: bool = False) -> Iterator[Trial]:
+def _each_tile(long: bool = False, every: bool = False) -> Iterator[Trial]:
     for name in ("bf16", "f16"):
         for gated in (False, True):
             for tile, (m, n, k) in (*_SHAPES.items(), ((), _UNALIGNED)):
                 if tile == ((32, 64) if gated else (16, 128)):
                     continue
-                shape = m, n, k + more_k
+                shape = m, n, long_enough(k) if long else k
                 title = f"{'gated' if gated else 'activated'} {'x'.join(map(str, shape))} {name}"
                 yield Trial(title, partial(_run, gated, *shape, DTYPES[name], every=every and not tile))
 
 
 def _representative() -> Iterator[Trial]:
     """Of a K whose loop outweighs that over the sums."""
-    return _each_tile(more_k=2048)
+    return _each_tile(long=True)
 
 
 def _every_kernel() -> Iterator[Trial]:

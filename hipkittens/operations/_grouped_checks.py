@@ -13,8 +13,7 @@ from ..activation import GATES
 from ..grouped import MOST_GROUPS, grouped_matmul
 from . import _scaled_grouped_checks as scaled_checks
 from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Trial
-from ._scaled_grouped_checks import long_enough
-from ._tensors import draw, ends_of, even_ends, with_gaps
+from ._tensors import draw, ends_of, even_ends, long_enough, with_gaps
 
 
 def in_groups(a, b, offs):

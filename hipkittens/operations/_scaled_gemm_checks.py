@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from .. import _backend
-from .._backend import partitioned
 from ..quantization import dtype_of
 from ..scaled_gemm import scaled_matmul
 from ._record import Checks, Example, Kernel, Rows, Trial
@@ -87,7 +86,7 @@ def _scales(scales: str, m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Te
     return factors(m, blocks), factors(blocks, -(-n // 128) if scales == "blocks" else n)
 
 
-@partitioned("CPX")
+@_backend.partitioned("CPX")
 def _run(
     formats: tuple[str, str], m: int, n: int, k: int, scales: str = "outer", **options: Any
 ) -> list[torch.Tensor]:
@@ -113,7 +112,7 @@ def _run_split(format: str) -> list[torch.Tensor]:
     return results + (_run((format, format), *_SPLIT, out_dtype=torch.int32) if format == "i8" else [])
 
 
-@partitioned("CPX")
+@_backend.partitioned("CPX")
 def _run_codes(m: int, n: int, k: int) -> list[torch.Tensor]:
     a, w = codes(m, k, "fp8"), codes(n, k, "fp8")
     options = {"bias": draw(n, dtype=torch.float32).detach(), "activation": "silu", "out_dtype": a.dtype}

@@ -11,17 +11,16 @@ from typing import Any
 import torch
 
 from .. import _backend
-from .._backend import partitioned
 from ..grouped import grouped_matmul
 from ..quantization import dtype_of
 from ..scaled_gemm import banded_shape
 from ._record import Benchmark, Kernel, Trial
 from ._scaled_gemm_benchmarks import BITS
 from ._scaled_gemm_checks import codes, e8m0, factors
-from ._tensors import ends_of, even_ends
+from ._tensors import ends_of, even_ends, long_enough
 
-# Sizes of groups, n and k at which the plan for a single XCD takes a tile, as those of _grouped_checks.py: loops have several turns, and K a tail of
-# more than half a tile.
+# Sizes of groups, n and k at which the plan for a single XCD takes a tile, as those of _grouped_checks.py: loops have several turns,
+# and K a tail of more than half a tile.
 _SIZES: dict[tuple[int, ...], tuple[tuple[int, ...], int, int]] = {
     (256, 256): ((1500, 0, 1497), 512, 848),
     (128, 128): ((900, 700), 256, 2128),
@@ -58,7 +57,7 @@ _FORMATS_OF_MX = {
 }
 
 
-@partitioned("CPX")
+@_backend.partitioned("CPX")
 def _run(
     sizes: Sequence[int],
     n: int,
@@ -106,11 +105,6 @@ def trial(kernel: Kernel) -> Trial:
     tile = int(row["tile_m"]), int(row["tile_n"])
     shape = _SIZES_OF_MX[tile[0]] if row["scales"] in _FORMATS_OF_MX else _sizes_of(row["scales"])[tile]
     return _trial(*shape, row["scales"], (row["a"], row["b"]), workgroups=3, skip=True)
-
-
-def long_enough(k: int) -> int:
-    """A K from 1500 on whose last K tile is as full as of this one."""
-    return k if k >= 1500 else k + 2048
 
 
 def representative() -> Iterable[Trial]:

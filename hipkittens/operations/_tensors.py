@@ -31,3 +31,8 @@ def with_gaps(value: torch.Tensor, before: int, after: int) -> torch.Tensor:
     wide = torch.full((*value.shape[:-1], before + columns + after), float("nan"), dtype=value.dtype)
     wide[..., before : before + columns] = value
     return wide[..., before : before + columns]
+
+
+def long_enough(k: int) -> int:
+    """A K of at least 1500 that leaves the last K tile of a product as full as this one does."""
+    return k if k >= 1500 else k + 2048
