@@ -10,13 +10,15 @@
 namespace hipkittens::paged_attention {
 
 // Split p has out_p = sum over its keys of exp(s) v / exp(lse_p), so that out = sum of exp(lse_p - lse) out_p. Each group of lanes
-// adds some of the splits, in their order, and the first one then adds the groups in theirs, whichever was computed first. A split
-// that saw no key has lse -inf and no weight. The sink is counted here, once. A workgroup has one row.
+// adds some of the splits, in their order, and the first one then adds the groups in theirs, whichever was computed first. Which
+// splits a group adds does not depend on how many there are: groups that have none take other columns, or other rows. A split
+// that saw no key has lse -inf and no weight. The sink is counted here, once.
 template <ElementConfig config>
 struct Combine {
     using T = typename element_of<config.element>::value;
     static constexpr int threads = combine_threads, waves_per_simd = 4;
-    static constexpr int lanes = 32, groups = threads / lanes, per_lane = 4, batch = 4;
+    static constexpr int lanes = group_lanes, groups = threads / lanes, per_lane = group_columns / lanes,
+                         batch = group_splits;
     using Values = vec<float, per_lane>;
     // Of a group: its sums, and their largest exponent and the sum of weights.
     static constexpr int sum_bytes = threads * static_cast<int>(sizeof(Values)),
@@ -60,14 +62,14 @@ struct Combine {
             sum = __builtin_elementwise_fma(values[i], Values(weight), sum);
         }
     }
-    // What other groups have of the same columns.
-    KITTENS_DEVICE void join(shared_byte* lds) {
+    // What the `sharing` groups from the thread's on have of the same columns; the first of them gets it.
+    KITTENS_DEVICE void join(shared_byte* lds, int sharing) {
         const int thread = thread_id();
         lds_write(sum, lds + thread * static_cast<int>(sizeof(Values)));
         lds_write(vec<float, 2>{largest, total}, lds + sum_bytes + thread * 8);
         barrier();
-        if (thread >= lanes) return;
-        for (int other = thread + lanes; other < threads; other += lanes) {
+        if (thread / lanes & (sharing - 1)) return;
+        for (int other = thread + lanes; other < thread + sharing * lanes; other += lanes) {
             const auto sums = lds_read<Values>(lds + other * static_cast<int>(sizeof(Values)));
             const auto statistics = lds_read<vec<float, 2>>(lds + sum_bytes + other * 8);
             raise(larger(largest, statistics[0]));
@@ -79,7 +81,9 @@ struct Combine {
 
     KITTENS_DEVICE static void run(const CombineArguments& arguments, shared_byte* lds) {
         constexpr float ln_2 = 0.69314718055994531f;
-        const uint32_t row = workgroup_id_x();
+        const int group_of_workgroup = thread_id() / lanes, row_shift = arguments.log2_groups_of_row,
+                  group_of_row = group_of_workgroup & ((1 << row_shift) - 1);
+        const uint32_t row = (workgroup_id_x() * groups >> row_shift) + uniform(group_of_workgroup >> row_shift);
         const uint32_t token = uniform(arguments.heads.quotient(row)),
                        head = row - token * arguments.heads.value;
         const Sequences& sequences = arguments.sequences;
@@ -103,8 +107,11 @@ struct Combine {
             first_row = begins[sequence] * rows + query * arguments.heads.value + head;
             splits = begins[sequence + 1] - begins[sequence];
         }
-        const int group = thread_id() / lanes;
-        for (int band = 0; band < arguments.head_dim; band += lanes * per_lane) {
+        const int shift = log2_groups_that_add(splits), sharing = 1 << shift,
+                  group = group_of_row & (sharing - 1),
+                  step = group_columns << row_shift >> shift;
+        bool again = false;
+        for (int band = (group_of_row >> shift) * group_columns; band < arguments.head_dim; band += step) {
             const int own = band + thread_id() % lanes * per_lane;
             // Lanes without columns do what the last ones do, but for the store.
             const int column = own < arguments.head_dim ? own : arguments.head_dim - per_lane;
@@ -114,9 +121,10 @@ struct Combine {
             for (int first = group * batch; first < splits; first += groups * batch)
                 result.add(arguments, (global<const float>)arguments.partial_lse + first_row, partial, first,
                            splits, rows);
-            if (splits > batch) {
-                if (band) barrier();
-                result.join(lds);
+            if (sharing > 1) {
+                if (again) barrier();
+                again = true;
+                result.join(lds, sharing);
             }
             if (group == 0 && own < arguments.head_dim) {
                 float divisor = result.total;

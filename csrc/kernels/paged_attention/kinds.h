@@ -68,7 +68,7 @@ struct CombineArguments {
     const int32_t* plan;
     Divisor heads, queries;
     uint32_t tokens;
-    int32_t splits, head_dim;
+    int32_t splits, head_dim, log2_groups_of_row;
     const float* sinks;
     void* out;
     int64_t out_token_bytes, out_head_bytes;
@@ -90,7 +90,15 @@ struct MergeArguments {
 };
 
 inline constexpr int merge_threads = 256, merge_columns = 8;
-inline constexpr int tile_keys = 32, waves = 4, combine_threads = 256;
+inline constexpr int tile_keys = 32, waves = 4;
+// Where splits are joined: a group of lanes has so many columns of a row, and adds so many splits at a time.
+inline constexpr int combine_threads = 256, group_lanes = 32, group_columns = 128, group_splits = 4;
+// How many groups add the splits of the same columns.
+constexpr int log2_groups_that_add(int splits) {
+    int log2 = 0;
+    while (1 << log2 < combine_threads / group_lanes && group_splits << log2 < splits) ++log2;
+    return log2;
+}
 inline constexpr int32_t unlimited = 1 << 30;
 // Splits of the keys: at most so many, and, where their number is not asked for, none shorter than so many tiles.
 inline constexpr int most_splits = 256, shortest_split = 8;
