@@ -16,6 +16,14 @@ from ._arguments import (
     check_whole_number,
 )
 from ._call import call
+from ._latent_rows import (
+    LATENT,
+    ROTARY,
+    SCALED_ROW_BYTES,
+    SCALED_ROW_DTYPES,
+    has_scaled_rows,
+    scaled_rows_in_bfloat16,
+)
 from ._paged_sequences import (
     DTYPES,
     check_cache,
@@ -30,8 +38,6 @@ from ._score_terms import check_score_terms
 from .attention import scale_or_default
 from .cache import LAYOUTS, as_operand
 from .paged_attention import paged_in_torch
-
-LATENT, ROTARY = 512, 64
 
 
 @overload
@@ -122,7 +128,10 @@ def attention_mla(
     q            (T, H, 576), bfloat16 or float16: of each head 512 features for the latent, then 64 rotary ones
     kv_cache     (blocks, block_size, 576) or (blocks, block_size, 1, 576), which `mla_cache_write` writes: the latent of a key, then
                  its rotary features. q's dtype, or 8-bit floats as in `attention_paged`, with kv_scale for all of a row. All heads
-                 read the same key, and its latent is their value; each row is loaded once for both
+                 read the same key, and its latent is their value; each row is loaded once for both. Or, for q of bfloat16, rows of 656
+                 bytes (torch.uint8, torch.int8 or torch.float8_e4m3fn) with scales of their own, as DeepSeek V3.2 and FlashMLA have
+                 them: 512 codes of float8_e4m3fn on every target, 4 float32, one for each 128 codes, and 64 rotary features of
+                 bfloat16. A code times its scale is rounded to bfloat16
     block_table, seqused_k, cu_seqlens_q, max_seqlen_q, causal, sinks, num_splits, out, return_lse  as in `attention_paged`;
                  with num_splits = 1 and max_seqlen_q * H on one side of 16, the bits of a sequence alone are those in a batch
     table_starts int32 (B,). Given, block_table is (blocks of all sequences,), and those of sequence b begin at table_starts[b]: the
@@ -171,6 +180,11 @@ def attend_latent(
         num_splits,
     )  # fmt: skip
     check_flag_and_output(where, q, LATENT, out, return_lse)
+    scaled = has_scaled_rows(kv_cache)
+    if scaled and kv_scale is not None:
+        raise ValueError(
+            f"{where}: kv_scale is given and kv_cache has rows of {SCALED_ROW_BYTES} bytes, which have scales of their own; leave it out"
+        )
     factor = scale_factor(where, "kv_scale", kv_scale, "kv_cache", kv_cache, {})
     kv_scale = kv_scale if isinstance(kv_scale, torch.Tensor) else None
     for name, value in (("q", q), ("kv_cache", kv_cache)):
@@ -189,7 +203,7 @@ def attend_latent(
     seqused_k = seqused_k.contiguous()
     cu_seqlens_q = None if cu_seqlens_q is None else cu_seqlens_q.contiguous()
     arguments = (
-        q, as_operand(kv_cache), block_table, table_starts, seqused_k, cu_seqlens_q, sinks, kv_scale, max_seqlen_q,
+        q, kv_cache.view(torch.uint8) if scaled else as_operand(kv_cache), block_table, table_starts, seqused_k, cu_seqlens_q, sinks, kv_scale, max_seqlen_q,
         scale * factor, factor, bool(causal), num_splits,
     )  # fmt: skip
     if _backend.uses_torch():
@@ -243,11 +257,22 @@ def _check(
 
 def check_latent_cache(where: str, kv_cache: torch.Tensor, q: torch.Tensor) -> None:
     features = LATENT + ROTARY
-    check_cache(where, "kv_cache", kv_cache, q)
+    if isinstance(kv_cache, torch.Tensor) and has_scaled_rows(kv_cache):
+        check_tensor(where, "kv_cache", kv_cache)
+        check_dtype_and_device(where, "kv_cache", kv_cache, SCALED_ROW_DTYPES, "q", q)
+        if q.dtype != torch.bfloat16:
+            raise TypeError(
+                f"{where}: q is {q.dtype} and kv_cache has rows of {SCALED_ROW_BYTES} bytes, with rotary features in {torch.bfloat16}: "
+                "convert q to it"
+            )
+        features = SCALED_ROW_BYTES
+    else:
+        check_cache(where, "kv_cache", kv_cache, q)
     if kv_cache.dim() != 4 or kv_cache.shape[2:] != (1, features) or kv_cache.shape[1] == 0:
         raise ValueError(
             f"{where}: kv_cache has shape {tuple(kv_cache.shape)}; it must be (blocks, block_size, {features}) or (blocks, "
             f"block_size, 1, {features}), with 1 place or more in a block"
+            + ("" if features == SCALED_ROW_BYTES else f", or of 8 bits with rows of {SCALED_ROW_BYTES} bytes")
         )
 
 
@@ -267,6 +292,8 @@ def latent_in_torch(
     num_splits: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same in PyTorch, as `paged_in_torch`."""
+    if has_scaled_rows(kv_cache):
+        kv_cache = scaled_rows_in_bfloat16(kv_cache)
     return paged_in_torch(
         q, kv_cache, kv_cache[..., :LATENT], block_table, table_starts, seqused_k, cu_seqlens_q, None, sinks, kv_scale, kv_scale, None,
         max_seqlen_q, LAYOUTS.index("nhd"), scale, value_factor, causal, -1, -1, 0.0,

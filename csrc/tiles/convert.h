@@ -31,6 +31,30 @@ KITTENS_DEVICE vec<T, count> narrowed(vec<float, count> values) {
     }
 }
 
+// Four e4m3fn as e4m3fnuz of half their values, which have the same bits but for two: -0 becomes 0, and each NaN fnuz's only one.
+KITTENS_DEVICE uint32_t fnuz_of_e4m3fn(uint32_t codes) {
+    constexpr uint32_t magnitudes = 0x7f7f7f7f, signs = 0x80808080;
+    const uint32_t magnitude = codes & magnitudes, not_zero = magnitude + magnitudes,
+                   nan = (magnitude + 0x01010101) & signs, magnitude_of_nan = nan - (nan >> 7);
+    return (codes & (not_zero | magnitudes) & ~magnitude_of_nan) | nan;
+}
+// e4m3fn of any target times a scale, rounded once to T; NaN for its NaNs.
+template <class T, int count>
+KITTENS_DEVICE vec<T, count> scaled_e4m3fn(vec<fp8_e4m3, count> codes, float scale) {
+    static_assert(count % 4 == 0, "four share a register");
+    const auto words = __builtin_bit_cast(vec<uint32_t, count / 4>, codes);
+    const float factor = target.ocp_float8 ? scale : 2 * scale;
+    vec<float, count> values;
+#pragma unroll
+    for (int i = 0; i < count / 4; ++i) {
+        const uint32_t word = target.ocp_float8 ? words[i] : fnuz_of_e4m3fn(words[i]);
+        const vec<float, 2> lower = unpack_fp8<false>(word) * factor, upper = unpack_fp8<true>(word) * factor;
+        values[4 * i] = lower[0], values[4 * i + 1] = lower[1];
+        values[4 * i + 2] = upper[0], values[4 * i + 3] = upper[1];
+    }
+    return narrowed<T>(values);
+}
+
 // e8m0: 2^(byte - 127), and NaN for 255.
 KITTENS_DEVICE float e8m0_in_float(uint32_t byte) {
     const uint32_t bits = byte == 0 ? 0x00400000 : byte == 255 ? 0x7fc00000 : byte << 23;

@@ -16,12 +16,13 @@ struct Target {
     bool lane_swaps;             // v_permlane16_swap, v_permlane32_swap
     bool converts_to_bf16;       // v_cvt_pk_bf16_f32
     bool scaled_conversions;     // v_cvt_scalef32_*
+    bool ocp_float8;             // 8-bit floats are OCP's (e4m3fn, e5m2), not e4m3fnuz and e5m2fnuz
 };
 
 // Bank windows: 64 banks serve 64- and 128-bit reads on gfx950 (measured by HipKittens with
 // SQ_LDS_BANK_CONFLICT), 32 banks everything on gfx942 (rocm-blogs, LDS bank conflicts).
-inline constexpr Target gfx942{942, 65536, 0, 16, 32, 128, false, false, false, false};
-inline constexpr Target gfx950{950, 163840, 16, 32, 128, 256, true, true, true, true};
+inline constexpr Target gfx942{942, 65536, 0, 16, 32, 128, false, false, false, false, false};
+inline constexpr Target gfx950{950, 163840, 16, 32, 128, 256, true, true, true, true, true};
 
 #if defined(__gfx942__)
 inline constexpr Target target = gfx942;

@@ -31,7 +31,8 @@ constexpr const char* attention_paged_schema = "attention_paged(" PAGED_ARGUMENT
 constexpr const char* attention_paged_into_schema =
     "attention_paged_into(Tensor(a!) out, " PAGED_ARGUMENTS ") -> Tensor";
 
-// q (T, H, 576), kv_cache (blocks, block size, 1, 576) -> out (T, H, 512), lse (H, T).
+// q (T, H, 576), kv_cache (blocks, block size, 1, 576), or of uint8 (blocks, block size, 1, 656) rows with scales
+// (kernels/paged_attention/kinds.h), for q of bfloat16 and without kv_scale -> out (T, H, 512), lse (H, T).
 #define LATENT_ARGUMENTS                                                                        \
     "Tensor q, Tensor kv_cache, Tensor block_table, Tensor? table_starts, Tensor seqused_k, "   \
     "Tensor? cu_seqlens_q, Tensor? sinks, Tensor? kv_scale, SymInt max_seqlen_q, float scale, " \
@@ -40,6 +41,7 @@ constexpr const char* attention_mla_schema = "attention_mla(" LATENT_ARGUMENTS "
 constexpr const char* attention_mla_into_schema =
     "attention_mla_into(Tensor(a!) out, " LATENT_ARGUMENTS ") -> Tensor";
 
+using paged_attention::CacheScaling;
 using paged_attention::PagedArguments;
 using paged_attention::PagedTensor;
 
@@ -235,7 +237,11 @@ class Call {
         }
         arguments_.key_scales = scales_of(k_scale_, "k_scale");
         arguments_.value_scales = latent_ ? arguments_.key_scales : scales_of(v_scale_, "v_scale");
-        problem_.scales_by_key = by_key(k_scale_);
+        problem_.scaling = has_scaled_rows() ? CacheScaling::in_rows
+                           : by_key(k_scale_) ? CacheScaling::by_key
+                                              : CacheScaling::by_sequence;
+        if (has_scaled_rows() && (k_scale_ || arguments_.value_factor != 1 || dtype_ != Dtype::bfloat16))
+            fail(where_ + "rows with scales need q of bfloat16 and no kv_scale");
         if (!latent_ && by_key(k_scale_) != by_key(v_scale_))
             fail(where_ + "k_scale and v_scale are both of each key, or neither");
         if (!codes_ && arguments_.value_factor != 1) fail(where_ + "only caches of 8 bits have a scale");
@@ -274,7 +280,7 @@ class Call {
         bool fits = size[0] == value_size[0] && size[heads] == value_size[heads];
         if (!grouped) {
             for (size_t axis = 0; axis < 4; ++axis) fits = fits && size[axis] == value_size[axis];
-            fits = fits && size[3] == problem_.head_dim;
+            fits = fits && (size[3] == problem_.head_dim || has_scaled_rows());
             arguments_.v.slot_bytes = near(stride(values(), slots));
         } else {
             const int64_t x = 16 / bytes_of(dtype);
@@ -288,6 +294,9 @@ class Call {
             arguments_.v.feature_bytes = near(stride(values(), by_group ? 3 : 2));
         }
         if (!fits) fail(where_ + "k_cache, v_cache and q do not fit together");
+    }
+    bool has_scaled_rows() const {
+        return latent_ && codes_ && k_.sizes().back() == paged_attention::scaled_row_bytes;
     }
     static bool by_key(const std::optional<Tensor>& scale) {
         return scale && scale->element_count() != 1 && scale->dimensions() == 3;

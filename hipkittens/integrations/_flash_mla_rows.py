@@ -8,14 +8,12 @@ from dataclasses import dataclass
 
 import torch
 
-from ..latent_attention import LATENT, ROTARY
+from .._latent_rows import LATENT, ROTARY, SCALED_ROW_BYTES, SCALED_ROW_DTYPES, scaled_rows_in_bfloat16
 
-# Bytes of a key, by the features of a query. Of 576 features, as DeepSeek V3.2's: codes, a float32 for each 128 of them, rotary features.
-# Of 512: 448 codes and rotary features of all keys of a page, then 7 exponents and a byte of padding of each.
-ROW_BYTES = {576: 656, 512: 584}
-_CODES = {576: 512, 512: 448}
-_CODES_OF_A_SCALE = {576: 128, 512: 64}
-_BYTES = (torch.float8_e4m3fn, torch.uint8, torch.int8)
+# Bytes of a key, by the features of a query. Of 576 features, as DeepSeek V3.2's: hipkittens/_latent_rows.py. Of 512: 448 codes and
+# rotary features of all keys of a page, then an exponent for each 64 codes and a byte of padding of each.
+ROW_BYTES = {LATENT + ROTARY: SCALED_ROW_BYTES, LATENT: 584}
+_CODES, _CODES_OF_A_SCALE = 448, 64
 
 
 @dataclass(frozen=True)
@@ -35,21 +33,24 @@ class Lists:
         return Lists(cache, indices.flatten(0, 1), taken.flatten(0, 1))
 
 
-def check_bytes(where: str, name: str, cache: torch.Tensor, q: torch.Tensor) -> None:
-    """Raises for what is no such cache for q (B, tokens, heads, features)."""
+def check_bytes(
+    where: str, name: str, cache: torch.Tensor, q: torch.Tensor, allowed: tuple[int, ...] = tuple(ROW_BYTES)
+) -> None:
+    """Raises for what is no such cache for q (B, tokens, heads, features), or not of so many features."""
     features = q.shape[3]
-    if features not in ROW_BYTES:
+    if features not in allowed:
         raise ValueError(
-            f"{where}: q has {features} features and is_fp8_kvcache is True; allowed: {', '.join(map(str, ROW_BYTES))}"
+            f"{where}: q has {features} features and is_fp8_kvcache is True; allowed: {', '.join(map(str, allowed))}"
+            + (" (and others with indices)" if allowed != tuple(ROW_BYTES) else "")
         )
     if q.dtype != torch.bfloat16:
         raise TypeError(
             f"{where}: q is {q.dtype} and is_fp8_kvcache is True; {name} has rotary features in torch.bfloat16: convert q to it"
         )
-    if cache.dtype not in _BYTES or cache.dim() != 4 or cache.shape[2:] != (1, ROW_BYTES[features]):
+    if cache.dtype not in SCALED_ROW_DTYPES or cache.dim() != 4 or cache.shape[2:] != (1, ROW_BYTES[features]):
         raise ValueError(
             f"{where}: {name} is {cache.dtype} of shape {tuple(cache.shape)} and is_fp8_kvcache is True; for q of {features} features it "
-            f"must be {', '.join(map(str, _BYTES))} of (blocks, block_size, 1, {ROW_BYTES[features]})"
+            f"must be {', '.join(map(str, SCALED_ROW_DTYPES))} of (blocks, block_size, 1, {ROW_BYTES[features]})"
         )
     page = cache.shape[1] * ROW_BYTES[features]
     if cache.stride(3) != 1 or (features == 512 and cache.shape[1] > 1 and cache.stride(1) != ROW_BYTES[512]):
@@ -69,7 +70,11 @@ def rows_of(lists: list[Lists], q: torch.Tensor, in_bytes: bool) -> tuple[torch.
         block = places // each.cache.shape[1]
         slot = places - block * each.cache.shape[1]
         if in_bytes:
-            parts.append(_widened(each.cache, block, slot, features).to(q.dtype))
+            cache = each.cache.view(torch.uint8)
+            if features == LATENT:
+                parts.append(_widened(cache, block, slot))
+            else:
+                parts.append(scaled_rows_in_bfloat16(cache[block, slot, 0]))
         else:
             parts.append(each.cache[block, slot, 0])
     rows = torch.cat(parts, 1)
@@ -80,22 +85,16 @@ def rows_of(lists: list[Lists], q: torch.Tensor, in_bytes: bool) -> tuple[torch.
     return rows.view(-1, 1, 1, LATENT + ROTARY), numbers.masked_fill(~taken, -1)
 
 
-def _widened(cache: torch.Tensor, block: torch.Tensor, slot: torch.Tensor, features: int) -> torch.Tensor:
-    """float32 (T, k, features)."""
-    codes, at_once = _CODES[features], _CODES_OF_A_SCALE[features]
-    pages = cache.view(torch.uint8)
-    if features == 576:
-        rows = pages[block, slot, 0]
-        scales = rows[..., codes : codes + 16].view(torch.float32)
-        rotary = rows[..., codes + 16 :]
-    else:
-        size, together = cache.shape[1], codes + 2 * ROTARY
-        pages = pages.as_strided((cache.shape[0], size * ROW_BYTES[512]), (cache.stride(0), 1))
-        arange = torch.arange(together, device=cache.device)
-        rows = pages[block.unsqueeze(-1), slot.unsqueeze(-1) * together + arange]
-        exponents = pages[block.unsqueeze(-1), size * together + slot.unsqueeze(-1) * 8 + arange[:7]]
-        scales = exponents.view(torch.float8_e8m0fnu).float()
-        rotary = rows[..., codes:]
-    values = rows[..., :codes].view(torch.float8_e4m3fn).float().unflatten(-1, (-1, at_once))
-    latent = (values * scales.unsqueeze(-1)).flatten(-2)
-    return torch.cat((latent, rotary.view(torch.bfloat16).float()), -1)
+def _widened(cache: torch.Tensor, block: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
+    """Of 512 features: bfloat16 (T, k, 512)."""
+    size, together = cache.shape[1], _CODES + 2 * ROTARY
+    pages = cache.as_strided((cache.shape[0], size * ROW_BYTES[LATENT]), (cache.stride(0), 1))
+    arange = torch.arange(together, device=cache.device)
+    rows = pages[block.unsqueeze(-1), slot.unsqueeze(-1) * together + arange]
+    exponents = pages[
+        block.unsqueeze(-1), size * together + slot.unsqueeze(-1) * 8 + arange[: _CODES // _CODES_OF_A_SCALE]
+    ]
+    scales = exponents.view(torch.float8_e8m0fnu).float()
+    values = rows[..., :_CODES].view(torch.float8_e4m3fn).float().unflatten(-1, (-1, _CODES_OF_A_SCALE))
+    latent = (values * scales.unsqueeze(-1)).flatten(-2).bfloat16()
+    return torch.cat((latent, rows[..., _CODES:].view(torch.bfloat16)), -1)

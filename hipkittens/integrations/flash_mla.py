@@ -9,8 +9,9 @@
     out, _, lse = flash_mla.flash_mla_sparse_fwd(q, kv, indices, scale)
 
 Argument orders are those of FlashMLA of April 2026. A cache has pages of any size, not of 64 alone, and any number of heads
-works. Lists of keys (indices) are hipkittens.attention_mla_sparse. Caches of 8 bits with scales in their rows (is_fp8_kvcache), and a
-second cache, have no kernel of their own: PyTorch's operations copy the listed keys in 16 bits first, and a warning says so once.
+works. Lists of keys (indices) are hipkittens.attention_mla_sparse. Caches of 8 bits with scales in their rows (is_fp8_kvcache) are read as
+they are where a key has 656 bytes. Rows of 512 features, and a second cache, have no kernel of their own: PyTorch's operations copy the
+listed keys in 16 bits first, and a warning says so once.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def flash_mla_with_kvcache(
     attention_mla_sparse: block_table and cache_seqlens are None, causal is False, and the cache has one key head. extra_k_cache,
     extra_indices_in_kvcache and extra_topk_length are a second cache with lists of its own, whose keys count beside those of the first.
     q may have 512 features, all of which are the value, too.
-    is_fp8_kvcache, with indices alone: caches of e4m3fn codes, on both targets, with scales in their rows: 656 bytes a key for 576
-    features, 584 for 512.
+    is_fp8_kvcache: caches of e4m3fn codes, on both targets, with scales in their rows: 656 bytes a key for 576 features; with indices
+    alone, 584 for 512.
     """
     if not isinstance(q, torch.Tensor) or q.dim() != 4:
         shape = tuple(q.shape) if isinstance(q, torch.Tensor) else type(q).__name__
@@ -83,16 +84,13 @@ def flash_mla_with_kvcache(
         for name, value in given.items():
             if value is not None:
                 raise TypeError(f"{WHERE}: {name} is given and indices is None; it goes with indices")
-        if is_fp8_kvcache:
-            raise NotImplementedError(
-                f"{WHERE}: is_fp8_kvcache is {is_fp8_kvcache!r} and indices is None; only lists of keys are widened. "
-                "hipkittens.attention_mla takes caches of 576 8-bit floats a key with kv_scale"
-            )
         if block_table is None or cache_seqlens is None:
             name = "block_table" if block_table is None else "cache_seqlens"
             raise TypeError(
                 f"{WHERE}: {name} is None and so is indices; pass block_table and cache_seqlens, or indices"
             )
+        if is_fp8_kvcache:
+            check_bytes(WHERE, "k_cache", k_cache, q, (LATENT + ROTARY,))
         return _dense(q, k_cache, block_table, cache_seqlens, head_dim_v, scale, causal, attn_sink)
     _check_sparse(q, block_table, cache_seqlens, causal, indices, topk_length, "")
     lists = [Lists.of(k_cache, indices, topk_length)]
@@ -104,14 +102,13 @@ def flash_mla_with_kvcache(
             f"{WHERE}: extra_indices_in_kvcache or extra_topk_length is given without extra_k_cache"
         )
     rows = q.flatten(0, 1)
-    if is_fp8_kvcache or len(lists) > 1 or q.shape[3] == LATENT:
-        if is_fp8_kvcache:
-            for name, each in zip(("k_cache", "extra_k_cache"), lists, strict=False):
-                check_bytes(WHERE, name, each.cache, q)
+    if is_fp8_kvcache:
+        for name, each in zip(("k_cache", "extra_k_cache"), lists, strict=False):
+            check_bytes(WHERE, name, each.cache, q)
+    if len(lists) > 1 or q.shape[3] == LATENT:
         once(
             logging.WARNING,
-            f"{WHERE}: no kernel reads caches with scales in their rows, two caches at once, or rows of {LATENT} features: the listed keys "
-            "are copied in 16 bits first",
+            f"{WHERE}: no kernel reads two caches at once, or rows of {LATENT} features: the listed keys are copied in 16 bits first",
         )
         cache, places = rows_of(lists, rows, bool(is_fp8_kvcache))
         counted = None

@@ -5,18 +5,20 @@ from __future__ import annotations
 
 import torch
 
+from .._latent_rows import SCALED_ROW_BYTES
 from ..latent_attention import LATENT, attention_mla
 from ..quantization import dtype_of
 from ..sparse_latent_attention import attention_mla_sparse
 from ._attention_paged_problems import UNUSED, LatentProblem, draw_latent, latent_in_float
-from ._attention_sparse_checks import BENCHMARK, FEATURES, PARITY, SCALE
+from ._attention_sparse_checks import BENCHMARKS, FEATURES, PARITY, SCALE
 from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Trial
 
 
 def _trial(kernel: Kernel) -> Trial:
     """Sequences of several turns of each wave with a broken tile at the end, and one without keys."""
     row = kernel.row
-    dtype, quantized = DTYPES[row["element"]], row["cache"] == "fp8"
+    scaled_rows = row["scaling"] == "in_rows"
+    dtype, quantized = DTYPES[row["element"]], row["cache"] == "fp8" and not scaled_rows
     page = 24 if row["lookup_keys"] != "1" else 5
     heads = 40 if row["row_tiles"] != "1" else 7
 
@@ -28,6 +30,7 @@ def _trial(kernel: Kernel) -> Trial:
             page=page,
             dtype=dtype,
             cache_dtype=dtype_of("fp8", torch.device("cpu")) if quantized else None,
+            scaled_rows=scaled_rows,
         )
         results = []
         for splits in (1, 2):
@@ -43,7 +46,7 @@ def _trial(kernel: Kernel) -> Trial:
         return results
 
     return Trial(
-        f"attention_mla 2 of 300 H{heads} page {page} {row['element']} of {row['cache']}", run, workgroups=4
+        f"attention_mla 2 of 300 H{heads} page {page} {row['element']} of {row['cache']}{', scales in rows' * scaled_rows}", run, workgroups=4
     )
 
 
@@ -73,7 +76,7 @@ def _example(queries: int, heads: int, page: int) -> Example:
 
 _FACTORS = {
     "dtype": ("bf16", "f16"),
-    "cache": ("16", "fp8"),
+    "cache": ("16", "fp8", "scaled rows"),
     "page": (64, 1, 16, 544, 5),
     "heads": (16, 1, 3, 5, 8, 128),
     "queries": (1, 2, 4, 17),
@@ -85,7 +88,8 @@ _FACTORS = {
 
 
 def _parity_problem(case, generator) -> ParityProblem:
-    dtype, quantized = DTYPES[case["dtype"]], case["cache"] == "fp8"
+    quantized, scaled_rows = case["cache"] == "fp8", case["cache"] == "scaled rows"
+    dtype = torch.bfloat16 if scaled_rows else DTYPES[case["dtype"]]
     problem = draw_latent(
         [case["length"], 70, case["page"], case["page"] + 1],
         [case["queries"], 1, 2, 1],
@@ -93,6 +97,7 @@ def _parity_problem(case, generator) -> ParityProblem:
         page=case["page"],
         dtype=dtype,
         cache_dtype=dtype_of("fp8", torch.device("cpu")) if quantized else None,
+        scaled_rows=scaled_rows,
         generator=generator,
     )
     options = {"scale": SCALE, "causal": case["causal"]}
@@ -148,6 +153,7 @@ def _calls(tensor):
         ("several tokens, packed", "attention_mla", packed, usual),
         ("a cache with a dimension of one head", "attention_mla", (q, cache.unsqueeze(2), table, lengths), usual),
         ("a cache of 8-bit floats", "attention_mla", (q, narrow, table, lengths), usual | {"kv_scale": number}),
+        ("rows of 8 bits with their scales", "attention_mla", (q, tensor(9, 64, SCALED_ROW_BYTES, dtype=torch.uint8), table, lengths), usual),
         ("lists of keys", "attention_mla_sparse", (q, cache, table), usual),
         ("lists of keys of a cache of 8-bit floats", "attention_mla_sparse", (q, narrow, table), usual | {"kv_scale": number}),
         ("rows of 512", "attention_mla", (q[..., :512], cache[..., :512], table, lengths), usual),
@@ -184,6 +190,6 @@ CHECKS = Checks(
             ),
             call=_call,
         ),
-        BENCHMARK,
+        *BENCHMARKS,
     ),
 )

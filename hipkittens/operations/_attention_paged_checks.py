@@ -42,7 +42,7 @@ def _trial(kernel: Kernel) -> Trial:
             "return_lse": True,
         }
         if codes:
-            kind = "key" if row["scales_by_key"] == "true" else "sequence"
+            kind = "key" if row["scaling"] == "by_key" else "sequence"
             for seed, name in enumerate(("k_scale", "v_scale")):
                 options[name] = draw_scales(problem, kind, "asm" if grouped else "nhd", seed)
         if grouped:
@@ -61,7 +61,7 @@ def _trial(kernel: Kernel) -> Trial:
 
     title = f"attention_paged {queries} of {1500 if joins else 300} H{heads} D{head_dim} page {page} {row['element']}"
     if codes:
-        title += f" of {row['cache']}" + (", a scale of each key" if row["scales_by_key"] == "true" else "")
+        title += f" of {row['cache']}" + (", a scale of each key" if row["scaling"] == "by_key" else "")
     return Trial(title, run, workgroups=4)
 
 

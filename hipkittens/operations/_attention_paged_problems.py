@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from .._latent_rows import has_scaled_rows, scaled_rows_in_bfloat16, scaled_rows_of
 from ..cache import LAYOUTS, as_operand
 from ..latent_attention import LATENT, ROTARY, latent_in_torch
 from ..paged_attention import in_rows, paged_in_torch
@@ -192,12 +193,27 @@ class LatentProblem:
         )
 
 
-def draw_latent(lengths: Sequence[int], queries: int | Sequence[int] = 1, **options) -> LatentProblem:
-    """As `draw_paged`, whose options it takes, with one cache and one key head."""
+def draw_latent(
+    lengths: Sequence[int], queries: int | Sequence[int] = 1, *, scaled_rows: bool = False, **options
+) -> LatentProblem:
+    """As `draw_paged`, whose options it takes, with one cache and one key head. scaled_rows: rows of 656 bytes."""
     drawn = draw_paged(lengths, queries, key_heads=1, head_dim=LATENT + ROTARY, **options)
+    cache = in_scaled_rows(drawn.k_cache) if scaled_rows else drawn.k_cache
     return LatentProblem(
-        drawn.q, drawn.k_cache, drawn.block_table, drawn.seqused_k, drawn.cu_seqlens_q, drawn.max_seqlen_q
+        drawn.q, cache, drawn.block_table, drawn.seqused_k, drawn.cu_seqlens_q, drawn.max_seqlen_q
     )
+
+
+def in_scaled_rows(cache: torch.Tensor) -> torch.Tensor:
+    """Of a bfloat16 cache, with room between its pages, and no number where it has NaN."""
+    rows = scaled_rows_of(cache)
+    whole = torch.full((len(rows), 2, *rows.shape[1:]), 0xFF, dtype=torch.uint8)
+    whole[:, 1] = rows
+    return whole[:, 1]
+
+
+def latents_in_numbers(cache: torch.Tensor) -> torch.Tensor:
+    return scaled_rows_in_bfloat16(cache) if has_scaled_rows(cache) else in_numbers(cache)
 
 
 def latent_in_float(
@@ -212,7 +228,7 @@ def latent_in_float(
     """As `in_torch`."""
     q, cache = problem.q, problem.kv_cache
     if dtype is not None:
-        q, cache = q.to(dtype), in_numbers(cache).to(dtype)
+        q, cache = q.to(dtype), latents_in_numbers(cache).to(dtype)
     return latent_in_torch(
         q, cache if cache.dim() == 4 else cache.unsqueeze(2), problem.block_table, None, problem.seqused_k, problem.cu_seqlens_q,
         sinks, scale_tensor(kv_scale, q.device), problem.max_seqlen_q, scale, 1.0, causal,

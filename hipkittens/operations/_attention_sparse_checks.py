@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from ..latent_attention import LATENT, ROTARY
+from .._latent_rows import LATENT, ROTARY, SCALED_ROW_BYTES, scaled_rows_of
 from ..quantization import dtype_of
 from ..sparse_latent_attention import attention_mla_sparse
 from ._attention_sparse_problems import SparseProblem, draw_sparse, sparse_in_float
@@ -16,7 +16,7 @@ SCALE = 192**-0.5
 FEATURES = LATENT + ROTARY
 _FACTORS = {
     "dtype": ("bf16", "f16"),
-    "cache": ("16", "fp8"),
+    "cache": ("16", "fp8", "scaled rows"),
     "page": (64, 1, 16, 5),
     "heads": (16, 1, 3, 128),
     "length": (200, 0, 1, 17, 255, 257),
@@ -27,7 +27,8 @@ _FACTORS = {
 
 
 def _parity_problem(case, generator) -> ParityProblem:
-    dtype, quantized = DTYPES[case["dtype"]], case["cache"] == "fp8"
+    quantized, scaled_rows = case["cache"] == "fp8", case["cache"] == "scaled rows"
+    dtype = torch.bfloat16 if scaled_rows else DTYPES[case["dtype"]]
     lengths = [case["length"], 70, 0, 33]
     problem = draw_sparse(
         lengths,
@@ -36,6 +37,7 @@ def _parity_problem(case, generator) -> ParityProblem:
         page=case["page"],
         dtype=dtype,
         cache_dtype=dtype_of("fp8", torch.device("cpu")) if quantized else None,
+        scaled_rows=scaled_rows,
         generator=generator,
     )
     options = {"scale": SCALE}
@@ -69,28 +71,46 @@ def _parity_problem(case, generator) -> ParityProblem:
 PARITY = Parity("attention_mla_sparse", _FACTORS, _parity_problem)
 
 
-def _call(problem, device):
+def _call(problem, device, scaled_rows=False):
     e = problem.extents
     keys = e["L"]
     cache = problem.tensor(device, -(-keys // 64), 64, FEATURES)
+    if scaled_rows:
+        cache = scaled_rows_of(cache)
     generator = torch.Generator().manual_seed(0)
     lists = torch.randint(keys, (e["B"], e["N"]), generator=generator).to(torch.int32).to(device)
     q = problem.tensor(device, e["B"], e["H"], FEATURES)
     return lambda: attention_mla_sparse(q, cache, lists, scale=SCALE)
 
 
-BENCHMARK = Benchmark(
-    "attention_mla_sparse",
-    example="B64H16N2048L65536",
-    letters="BHNL",
-    # DeepSeek V3.2 on 8 GPUs: tokens of 64 sequences, each with a list of 2048 of 65536 keys.
-    shapes="B64H16N2048L65536",
-    heading="Multi-head latent attention to lists of keys",
-    # Rows of the cache that are listed, the lists, queries and results.
-    bytes=lambda problem: (
-        2.0 * problem["B"] * (problem["N"] * FEATURES + problem["H"] * (FEATURES + LATENT))
-        + 4.0 * problem["B"] * problem["N"]
+def _bytes(problem, row_bytes: int) -> float:
+    """Rows of the cache that are listed, the lists, queries and results."""
+    queries = 2 * problem["H"] * (FEATURES + LATENT)
+    return float(problem["B"] * (problem["N"] * (row_bytes + 4) + queries))
+
+
+def _benchmark(name: str, heading: str, row_bytes: int, scaled_rows: bool) -> Benchmark:
+    return Benchmark(
+        name,
+        example="B64H16N2048L65536",
+        letters="BHNL",
+        # DeepSeek V3.2, tokens of 64 sequences, each with a list of 2048 of 65536 keys: on 8 GPUs, and with the heads of a layer on one.
+        shapes="B64H16N2048L65536,B64H128N2048L65536",
+        heading=heading,
+        bytes=lambda problem: _bytes(problem, row_bytes),
+        flops=lambda problem: 2.0 * (FEATURES + LATENT) * problem["H"] * problem["B"] * problem["N"],
+        call=lambda problem, device: _call(problem, device, scaled_rows),
+    )
+
+
+BENCHMARKS = (
+    _benchmark(
+        "attention_mla_sparse", "Multi-head latent attention to lists of keys", 2 * FEATURES, scaled_rows=False
     ),
-    flops=lambda problem: 2.0 * (FEATURES + LATENT) * problem["H"] * problem["B"] * problem["N"],
-    call=_call,
+    _benchmark(
+        "attention_mla_sparse_fp8",
+        "Multi-head latent attention to lists of keys of 8 bits, with scales in their rows",
+        SCALED_ROW_BYTES,
+        scaled_rows=True,
+    ),
 )

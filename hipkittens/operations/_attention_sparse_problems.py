@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from ..latent_attention import LATENT, ROTARY
-from ._attention_paged_problems import in_numbers, scale_tensor
+from ._attention_paged_problems import in_scaled_rows, latents_in_numbers, scale_tensor
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ def draw_sparse(
     page: int = 16,
     dtype: torch.dtype = torch.bfloat16,
     cache_dtype: torch.dtype | None = None,
+    scaled_rows: bool = False,
     generator: torch.Generator | None = None,
 ) -> SparseProblem:
     """Tokens with so many keys each, anywhere in lists of `width` places, some keys in several lists and twice in one; numbers below 0
@@ -50,6 +51,8 @@ def draw_sparse(
     cache = torch.full((blocks, 2, page, LATENT + ROTARY), float("nan")).to(stored)[:, 1]
     filled = torch.randn((len(chosen), LATENT + ROTARY), generator=generator).to(stored)
     cache[chosen // page, chosen % page] = filled
+    if scaled_rows:
+        cache = in_scaled_rows(cache.unsqueeze(2)).squeeze(2)
     q = torch.randn((len(lengths), heads, LATENT + ROTARY), generator=generator).to(dtype)
     return SparseProblem(q, cache, indices)
 
@@ -65,7 +68,7 @@ def sparse_in_float(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Out and LSE by PyTorch's operations in float32, out rounded to q's dtype; or all of it in `dtype`."""
     working = dtype or torch.float32
-    cache = in_numbers(problem.kv_cache).to(working).flatten(0, 1)
+    cache = latents_in_numbers(problem.kv_cache).to(working).flatten(0, 1)
     factor = scale_tensor(kv_scale, cache.device)
     tokens, heads, _ = problem.q.shape
     out = torch.zeros((tokens, heads, LATENT), dtype=working)

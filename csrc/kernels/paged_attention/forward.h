@@ -27,7 +27,7 @@ struct Forward : QueryRows<config> {
         Base::sequence, Base::softmax;
     using typename Base::Cached, typename Base::T;
     static constexpr int head_dim = config.head_dim, outputs = Base::outputs;
-    static constexpr bool scales_by_key = config.scales_by_key;
+    static constexpr bool scales_by_key = config.scaling == CacheScaling::by_key;
     using Keys = KeyTile<T, head_dim>;
     using Tile = TileOf<config.grouped, Cached, head_dim>;
     using Pages = KeyPages<config.lookup_keys>;

@@ -106,14 +106,24 @@ inline constexpr int most_splits = 256, shortest_split = 8;
 // Rows of a cache of multi-head latent attention: a latent, which is key and value, and behind it a rotary key.
 inline constexpr int latent_dim = 512, rotary_dim = 64;
 
+// Rows of 8 bits that have their scales among their bytes, as DeepSeek V3.2's (FlashMLA, "FP8 KV cache"): a latent of e4m3fn on every
+// target, a float32 for each 128 of them, a rotary key of bf16.
+inline constexpr int features_of_a_scale = 128, scaled_row_scales = latent_dim / features_of_a_scale,
+                     scaled_row_bytes = latent_dim + scaled_row_scales * 4 + rotary_dim * 2;
+
+// What codes of a cache are multiplied by: scales of all of it, of key heads or of sequences, if any; of each key and each value; or
+// those in its rows.
+enum class CacheScaling { by_sequence, by_key, in_rows };
+
 // lookup_keys: so many neighbouring keys, from a multiple of it on, are always in one page. cache: what keys and values are stored as.
-// scales_by_key: each key and each value has a scale of its own. grouped: keys have groups of 16 bytes of their features a stride apart,
-// and 8 neighbouring keys' values of a feature are beside each other.
+// grouped: keys have groups of 16 bytes of their features a stride apart, and 8 neighbouring keys' values of a feature are
+// beside each other.
 struct PagedConfig {
     ElementType element;
     int head_dim, row_tiles, lookup_keys;
     ElementType cache;
-    bool scales_by_key, grouped;
+    CacheScaling scaling;
+    bool grouped;
 
     constexpr int rows() const { return 16 * row_tiles; }
     constexpr int value_dim() const { return head_dim == latent_dim + rotary_dim ? latent_dim : head_dim; }
@@ -145,6 +155,7 @@ struct merge : Kind<ElementConfig, MergeArguments, Merge> {};
 
 inline constexpr auto each_row = [](const auto& visit) {
     using enum ElementType;
+    using enum CacheScaling;
 #include "variants.def"
 };
 template <class Kind>

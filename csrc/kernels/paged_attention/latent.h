@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "join_waves.h"
+#include "latent_row.h"
 #include "query_rows.h"
 
 namespace hipkittens::paged_attention {
@@ -18,7 +19,8 @@ struct Latent : QueryRows<config> {
     using BandKeys = KeyTile<T, band_dim>;
     using RotaryKeys = KeyTile<T, rotary_dim>;
     using Band = TileRows<Cached, band_dim>;
-    using Rotary = TileRows<Cached, rotary_dim>;
+    using Row = LatentRow<config>;
+    using Rotary = TileRows<typename Row::RotaryElement, rotary_dim>;
     using Pages = KeyPages<config.lookup_keys>;
     static constexpr int waves_per_simd = 1;
     // Bands take turns in LDS: while one is read the next one is written.
@@ -28,8 +30,14 @@ struct Latent : QueryRows<config> {
                          join_bytes = waves / 2 * wave_bytes<1, outputs / join_portions>,
                          lds_bytes = key_bytes > join_bytes ? key_bytes : join_bytes;
 
+    // Codes are widened when they are used; those with scales of their own once, for both uses.
+    using Values = TileRows<typename choice<Row::has_scales, T, Cached>::type, band_dim>;
+    // A lane has the scales of two bands.
+    static constexpr int bands_of_lane = 2;
+
     Band latents[bands];
     Rotary rotary;
+    RowScales<bands_of_lane> scales;
 
     using Base::Base;
 
@@ -57,6 +65,11 @@ struct Latent : QueryRows<config> {
         };
         pages.look_up(arguments, table, tile, bounds);
         find(tile);
+        if constexpr (Row::has_scales) {
+            scales.look_up(arguments, table, tile, bounds);
+            load_scales(tile);
+            scales.look_up(arguments, table, tile + step, bounds);
+        }
         pages.look_up(arguments, table, tile + step, bounds);
         load_rotary(addresses);
 #pragma unroll
@@ -68,20 +81,26 @@ struct Latent : QueryRows<config> {
             multiply<RotaryKeys>(products, lds + (places - 1) * BandKeys::bytes, bands * BandKeys::steps);
             find(tile + step);
             pages.look_up(arguments, table, tile + 2 * step, bounds);
-            load_rotary(addresses);
-#pragma unroll
-            for (int band = 0; band < bands; ++band) {
-                shared_byte* const place = lds + band % places * BandKeys::bytes;
-                BandKeys::put(latents[band], place);
-                multiply<BandKeys>(products, place, band * BandKeys::steps);
+            if constexpr (Row::has_scales) {
+                scales.take();
+                load_scales(tile + step);
+                scales.look_up(arguments, table, tile + 2 * step, bounds);
             }
+            load_rotary(addresses);
+            Values values[bands];
+            for_each_index<bands>([&](auto band) KITTENS_INLINE {
+                shared_byte* const place = lds + band.value % places * BandKeys::bytes;
+                values[band.value] = values_of<band.value>();
+                BandKeys::put(values[band.value], place);
+                multiply<BandKeys>(products, place, band.value * BandKeys::steps);
+            });
             vec<float, 8> scores = __builtin_shufflevector(products[0], products[1], 0, 1, 2, 3, 4, 5, 6, 7);
             this->edit(scores, 0, tile + first_key_of_lane());
             softmax[0].exponentiate(scores, output[0]);
             const vec<T, 8> p = __builtin_convertvector(scores, vec<T, 8>);
 #pragma unroll
             for (int band = 0; band < bands; ++band) {
-                add(band, p);
+                add(values[band], band, p);
                 load_band(band, addresses);
             }
             tile += step;
@@ -94,10 +113,14 @@ struct Latent : QueryRows<config> {
         global<const char> behind[lane_keys];
 #pragma unroll
         for (int n = 0; n < lane_keys; ++n)
-            behind[n] = addresses[n] + latent_dim * static_cast<int>(sizeof(Cached));
+            behind[n] = addresses[n] + Row::rotary_at;
         compiler_fence();
         rotary.load(behind);
         compiler_fence();
+    }
+    KITTENS_DEVICE void load_scales(int tile) {
+        constexpr int bytes = bands_of_lane * static_cast<int>(sizeof(float));
+        scales.load(arguments, tile, bounds, Row::scales_at + lane_id() % 16 / lane_keys * bytes);
     }
     KITTENS_DEVICE void load_band(int band, const global<const char> (&addresses)[lane_keys]) {
         global<const char> at[lane_keys];
@@ -118,8 +141,16 @@ struct Latent : QueryRows<config> {
                 products[n] =
                     matrix_16x16(Keys::operand(keys, n, step), q[0][first_step + step], products[n]);
     }
-    KITTENS_DEVICE void add(int band, const vec<T, 8>& p) {
-        const ValueBand<T, Band::columns> operands(latents[band], 0);
+    template <int band>
+    KITTENS_DEVICE Values values_of() const {
+        if constexpr (Row::has_scales)
+            return scales.template times<T, band / bands_of_lane * lane_keys>(latents[band],
+                                                                              band % bands_of_lane);
+        else
+            return latents[band];
+    }
+    KITTENS_DEVICE void add(const Values& values, int band, const vec<T, 8>& p) {
+        const ValueBand<T, Band::columns> operands(values, 0);
 #pragma unroll
         for (int column = 0; column < Band::columns; ++column) {
             vec<float, 4>& sum = output[0][band * Band::columns + column];

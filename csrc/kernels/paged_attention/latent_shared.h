@@ -1,6 +1,7 @@
 // kernels/paged_attention/latent_shared.h: attention to a cache of latents whose rows in LDS all waves of a workgroup share.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "latent_row.h"
 #include "query_rows.h"
 
 namespace hipkittens::paged_attention {
@@ -17,12 +18,13 @@ struct LatentShared : QueryRows<config, true> {
     using BandKeys = KeyTile<T, band_dim>;
     using RotaryKeys = KeyTile<T, rotary_dim>;
     using Band = TileRows<Cached, band_dim>;
+    using Row = LatentRow<config>;
     using Pages = KeyPages<config.lookup_keys>;
     static constexpr int waves_per_simd = 1;
     // Of a rotary key, what a lane loads: the 8 lanes of a key have it between them.
     static constexpr int rotary_lanes = 8, rotary_columns = rotary_dim / rotary_lanes;
     static_assert(wave_lanes / rotary_lanes * waves == tile_keys);
-    using RotaryColumns = vec<Cached, rotary_columns>;
+    using RotaryColumns = vec<typename Row::RotaryElement, rotary_columns>;
     // While one tile is read the next one is written, where LDS has room for two.
     static constexpr int tile_bytes = waves * BandKeys::bytes + RotaryKeys::bytes,
                          tiles = target.lds_bytes >= 2 * tile_bytes ? 2 : 1, lds_bytes = tiles * tile_bytes;
@@ -31,6 +33,7 @@ struct LatentShared : QueryRows<config, true> {
     int rotary_page;
     Band band;
     RotaryColumns rotary;
+    RowScales<1> scales;  // of the wave's band
 
     using Base::Base;
 
@@ -46,6 +49,7 @@ struct LatentShared : QueryRows<config, true> {
     KITTENS_DEVICE void look_up(int tile) {
         const int32_t* table = this->table();
         pages.look_up(arguments, table, tile, bounds);
+        if constexpr (Row::has_scales) scales.look_up(arguments, table, tile, bounds);
         const int key = bounds.nearest(tile + rotary_key());
         rotary_page = ((global<const int32_t>)table)[arguments.page.quotient(key)];
     }
@@ -57,16 +61,25 @@ struct LatentShared : QueryRows<config, true> {
                    data + wave_id() * band_dim * static_cast<int>(sizeof(Cached)), tile, bounds);
         const int key = bounds.nearest(tile + rotary_key());
         const uint32_t slot = key - arguments.page.quotient(key) * arguments.page.value;
-        const int column = latent_dim + lane_id() % rotary_lanes * rotary_columns;
+        const int column = lane_id() % rotary_lanes * static_cast<int>(sizeof(RotaryColumns));
+        if constexpr (Row::has_scales)
+            scales.load(arguments, tile, bounds,
+                        Row::scales_at + wave_id() * static_cast<int>(sizeof(float)));
         compiler_fence();
         band.load(addresses);
         rotary = load_at<RotaryColumns>(data + rotary_page * arguments.k.page_bytes +
                                         static_cast<uint64_t>(slot) * arguments.k.slot_bytes +
-                                        column * static_cast<int>(sizeof(Cached)));
+                                        Row::rotary_at + column);
         compiler_fence();
     }
-    KITTENS_DEVICE void put(shared_byte* lds) const {
-        BandKeys::put(band, lds + wave_id() * BandKeys::bytes);
+    KITTENS_DEVICE void put(shared_byte* lds) {
+        shared_byte* const place = lds + wave_id() * BandKeys::bytes;
+        if constexpr (Row::has_scales) {
+            scales.take();
+            BandKeys::put(scales.template times<T, 0>(band, 0), place);
+        } else {
+            BandKeys::put(band, place);
+        }
         const int key = rotary_key();
         lds_write(widened<T>(rotary),
                   lds + waves * BandKeys::bytes + key * RotaryKeys::row_bytes +

@@ -91,7 +91,7 @@ Choice choose(const Problem& p) {
     const auto consider = [&](const auto& row) {
         const PagedConfig& config = row.config;
         if (includes(row.targets, p.device.target) && config.element == p.element &&
-            config.cache == p.cache && config.scales_by_key == p.scales_by_key &&
+            config.cache == p.cache && config.scaling == p.scaling &&
             config.grouped == p.grouped && config.head_dim == p.head_dim &&
             config.value_dim() == p.value_dim && p.page % config.lookup_keys == 0 &&
             (!choice.variant || worse(config) < worse(choice.config))) {

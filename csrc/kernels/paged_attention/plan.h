@@ -16,7 +16,7 @@ inline constexpr int64_t most_planned = 1 << 16;
 struct Problem {
     DeviceShape device;
     ElementType element, cache;
-    bool scales_by_key;
+    CacheScaling scaling;
     int64_t sequences, most_queries, tokens, heads, key_heads, head_dim, value_dim;
     int64_t page, most_pages;  // keys of a page, and pages of a row of the table
     int64_t left, right;       // negative: unlimited

@@ -87,7 +87,7 @@ struct QueryRows {
         scale = arguments.scale;
         if constexpr (!same_type<T, Cached>) {
             value_scale = arguments.value_factor;
-            if constexpr (!config.scales_by_key) {
+            if constexpr (config.scaling != CacheScaling::by_key) {
                 scale *= scale_of(arguments.key_scales);
                 value_scale *= scale_of(arguments.value_scales);
             }

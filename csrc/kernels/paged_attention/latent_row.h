@@ -1,0 +1,61 @@
+// kernels/paged_attention/latent_row.h: what a row of a latent cache has where, and the scales among its bytes.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../element_of.h"
+#include "key_tile.h"
+
+namespace hipkittens::paged_attention {
+
+// The latent, then the scales, if any, then the rotary key.
+template <PagedConfig config>
+struct LatentRow {
+    using T = typename element_of<config.element>::value;
+    using Cached = typename element_of<config.cache>::value;
+    static constexpr bool has_scales = config.scaling == CacheScaling::in_rows;
+    using RotaryElement = typename choice<has_scales, T, Cached>::type;
+    static constexpr int scales_at = latent_dim * static_cast<int>(sizeof(Cached)),
+                         rotary_at = scales_at + (has_scales ? scaled_row_scales * 4 : 0);
+    static_assert(!has_scales || (rotary_at + rotary_dim * static_cast<int>(sizeof(RotaryElement)) ==
+                                  scaled_row_bytes));
+};
+
+// Scales of a tile's rows, loaded with its keys: of every 16 lanes, which have 8 rows between them, lanes n and 8 + n have `count`
+// neighbouring scales of row n.
+template <int count>
+struct RowScales {
+    vec<float, count> loaded, current;
+    int page;
+
+    KITTENS_DEVICE static int key_of_lane(int tile, const KeyBounds& bounds) {
+        return bounds.nearest(tile + first_key_of_lane() + lane_id() % lane_keys);
+    }
+    KITTENS_DEVICE void look_up(const PagedArguments& arguments, const int32_t* table, int tile,
+                                const KeyBounds& bounds) {
+        page = ((global<const int32_t>)table)[arguments.page.quotient(key_of_lane(tile, bounds))];
+    }
+    // Those that begin at byte `at` of a row. Loads are to be issued where they stand.
+    KITTENS_DEVICE void load(const PagedArguments& arguments, int tile, const KeyBounds& bounds, int at) {
+        const int key = key_of_lane(tile, bounds);
+        const uint32_t slot = key - arguments.page.quotient(key) * arguments.page.value;
+        compiler_fence();
+        loaded = load_at<vec<float, count>>((global<const char>)arguments.k.data +
+                                            page * arguments.k.page_bytes +
+                                            static_cast<uint64_t>(slot) * arguments.k.slot_bytes + at);
+        compiler_fence();
+    }
+    KITTENS_DEVICE void take() { current = loaded; }
+
+    // A band of the lane's rows times the scales number `scale` of them; `first`: of which of the two lanes of a row.
+    template <class T, int first, class Cached, int band_dim>
+    KITTENS_DEVICE TileRows<T, band_dim> times(const TileRows<Cached, band_dim>& codes, int scale) const {
+        static_assert(TileRows<T, band_dim>::bands == 1);
+        TileRows<T, band_dim> values;
+        for_each_index<lane_keys>([&](auto n) KITTENS_INLINE {
+            values.rows[0][n.value] =
+                scaled_e4m3fn<T>(codes.rows[0][n.value], broadcast_in_16<first + n.value>(current[scale]));
+        });
+        return values;
+    }
+};
+
+}  // namespace hipkittens::paged_attention
