@@ -25,9 +25,7 @@ def scaled_rows_in_bfloat16(rows: torch.Tensor) -> torch.Tensor:
     # A row's bytes may begin where no float32 may.
     factors = scales.clone(memory_format=torch.contiguous_format).view(torch.float32)
     latent = (values * factors.unsqueeze(-1)).flatten(-2).bfloat16()
-    return torch.cat(
-        (latent, rotary.clone(memory_format=torch.contiguous_format).view(torch.bfloat16)), -1
-    )
+    return torch.cat((latent, rotary.clone(memory_format=torch.contiguous_format).view(torch.bfloat16)), -1)
 
 
 def scaled_rows_of(rows: torch.Tensor) -> torch.Tensor:

@@ -272,7 +272,11 @@ def check_latent_cache(where: str, kv_cache: torch.Tensor, q: torch.Tensor) -> N
         raise ValueError(
             f"{where}: kv_cache has shape {tuple(kv_cache.shape)}; it must be (blocks, block_size, {features}) or (blocks, "
             f"block_size, 1, {features}), with 1 place or more in a block"
-            + ("" if features == SCALED_ROW_BYTES else f", or of 8 bits with rows of {SCALED_ROW_BYTES} bytes")
+            + (
+                ""
+                if features == SCALED_ROW_BYTES
+                else f", or of 8 bits with rows of {SCALED_ROW_BYTES} bytes"
+            )
         )
 
 

@@ -8,6 +8,7 @@ import torch
 
 import hipkittens
 from hipkittens import attention_mla
+from hipkittens._latent_rows import scaled_rows_in_bfloat16
 from hipkittens.operations._attention_mla_checks import SCALE
 from hipkittens.operations._attention_paged_problems import UNUSED, draw_latent, latent_in_float
 from hipkittens.quantization import dtype_of
@@ -133,6 +134,72 @@ def test_a_cache_of_8_bits_is_what_it_holds(target, dtype):
     assert torch.equal(results[0][0], results[1][0]) and torch.equal(results[0][1], results[1][1])
 
 
+def widened(problem):
+    return dataclasses.replace(problem, kv_cache=scaled_rows_in_bfloat16(problem.kv_cache))
+
+
+@BOTH
+@pytest.mark.parametrize("heads", [16, 40])
+@pytest.mark.parametrize("page", [64, 1, 5])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.float8_e4m3fn], ids=str)
+def test_rows_with_scales_of_their_own(target, heads, page, dtype):
+    """The same bits as of a cache of 16 bits that holds the same numbers."""
+    problem = draw_latent([0, 1, 257, page + 1], 2, heads=heads, page=page, scaled_rows=True)
+    given = dataclasses.replace(problem, kv_cache=problem.kv_cache.view(dtype))
+    out, lse = check(target, given, num_splits=2, sinks=torch.linspace(-1, 1, heads))
+    wide = check(target, widened(problem), num_splits=2, sinks=torch.linspace(-1, 1, heads))
+    assert torch.equal(out, wide[0]) and torch.equal(lse, wide[1])
+
+
+@BOTH
+@pytest.mark.parametrize("heads", [1, 40])
+def test_every_code_of_a_row_and_any_scale(target, heads):
+    """-0 and subnormal codes, each code in each quarter of a lane's word, scales of both signs and over 2^60; a key with a NaN is one."""
+    rows = torch.zeros(16, 1, 656, dtype=torch.uint8)
+    codes = torch.arange(256, dtype=torch.uint8)
+    for row in range(16):
+        rows[row, 0, :512] = torch.cat((codes.roll(row), codes.flip(0).roll(-row)))
+        rows[row, 0, 512:528] = torch.tensor([2.0**-30, -3.0, 0.7, 2.0**30]).roll(row).view(torch.uint8)
+    table, q = torch.arange(16, dtype=torch.int32)[None], torch.zeros(1, heads, 576, dtype=torch.bfloat16)
+    # So that a row's weight is 1, and its values are the result.
+    rows[..., 528:] = torch.zeros(16, 1, 64).bfloat16().view(torch.uint8)
+    finite = rows.clone()
+    finite[..., :512][(rows[..., :512] & 0x7F) == 0x7F] = 0x80
+    for cache, length in ((finite, 16), (rows, 1)):
+        lengths = torch.tensor([length], dtype=torch.int32)
+        wide = scaled_rows_in_bfloat16(cache)
+        with hipkittens.simulate(target, checks="all") as run:
+            out = attention_mla(q, cache, table, lengths, scale=SCALE)
+            expected = attention_mla(q, wide, table, lengths, scale=SCALE)
+        assert run.findings == [] or length == 1
+        if length == 1:
+            assert out.isnan().all() and expected.isnan().any()
+        else:
+            assert out.isfinite().all() and torch.equal(out, expected)
+    for row in range(16):
+        with hipkittens.simulate(target):
+            one = attention_mla(q, finite, table[:, row:], torch.tensor([1], dtype=torch.int32), scale=SCALE)
+        assert torch.equal(one[0, 0], scaled_rows_in_bfloat16(finite[row, 0])[:512])
+
+
+def test_other_rows_with_scales_are_refused():
+    q, cache, table, lengths, *_ = draw_latent([20], heads=4, scaled_rows=True).arguments()
+    for given, options, kind, message in [
+        ((q.half(), cache), {}, TypeError, "q is torch.float16 and kv_cache has rows of 656 bytes"),
+        ((q, cache), {"kv_scale": 2.0}, ValueError, "kv_scale is given and kv_cache has rows of 656 bytes"),
+        ((q, cache.view(torch.float8_e4m3fnuz)), {}, TypeError, "kv_cache is torch.float8_e4m3fnuz; allowed"),
+        ((q, cache.expand(-1, -1, 2, -1)), {}, ValueError, r"it must be \(blocks, block_size, 656\)"),
+        (
+            (q, torch.zeros(3, 8, 640, dtype=torch.uint8)),
+            {},
+            ValueError,
+            "or of 8 bits with rows of 656 bytes",
+        ),
+    ]:
+        with hipkittens.simulate("gfx942"), pytest.raises(kind, match=message):
+            attention_mla(*given, table, lengths, scale=SCALE, **options)
+
+
 @BOTH
 def test_what_mla_cache_write_has_written(target):
     torch.manual_seed(0)
@@ -221,15 +288,23 @@ def test_strides(target):
 
 
 @BOTH
-@pytest.mark.parametrize("quantized", [False, True])
-def test_pages_beyond_4_gib(target, quantized):
+@pytest.mark.parametrize("kind", ["16 bits", "codes", "scaled rows"])
+def test_pages_beyond_4_gib(target, kind):
     """The same bits as of the same pages moved low, of a cache of which only those are ever touched."""
-    dtype = CODES[target] if quantized else torch.bfloat16
-    low = draw_latent([70], heads=4, page=16, spare_pages=0, cache_dtype=dtype)
-    page_bytes, used = 16 * 576 * dtype.itemsize, 5
+    codes, scaled_rows = kind == "codes", kind == "scaled rows"
+    low = draw_latent(
+        [70],
+        heads=4,
+        page=16,
+        spare_pages=0,
+        cache_dtype=CODES[target] if codes else None,
+        scaled_rows=scaled_rows,
+    )
+    dtype, features = low.kv_cache.dtype, low.kv_cache.shape[3]
+    page_bytes, used = 16 * features * dtype.itemsize, 5
     blocks = int(4.5 * 2**30) // page_bytes
     order = low.block_table[0, :used].clone()
-    cache = torch.empty(blocks * page_bytes, dtype=torch.uint8).view(dtype).view(blocks, 16, 1, 576)
+    cache = torch.empty(blocks * page_bytes, dtype=torch.uint8).view(dtype).view(blocks, 16, 1, features)
     high = torch.tensor([blocks - 1, 2**31 // page_bytes, 3, 2**32 // page_bytes, 2**31 // page_bytes - 1])
     table = low.block_table.clone()
     table[0, :used] = high.to(torch.int32)

@@ -237,7 +237,7 @@ class Call {
         }
         arguments_.key_scales = scales_of(k_scale_, "k_scale");
         arguments_.value_scales = latent_ ? arguments_.key_scales : scales_of(v_scale_, "v_scale");
-        problem_.scaling = has_scaled_rows() ? CacheScaling::in_rows
+        problem_.scaling = has_scaled_rows()  ? CacheScaling::in_rows
                            : by_key(k_scale_) ? CacheScaling::by_key
                                               : CacheScaling::by_sequence;
         if (has_scaled_rows() && (k_scale_ || arguments_.value_factor != 1 || dtype_ != Dtype::bfloat16))

@@ -47,7 +47,11 @@ def check_bytes(
         raise TypeError(
             f"{where}: q is {q.dtype} and is_fp8_kvcache is True; {name} has rotary features in torch.bfloat16: convert q to it"
         )
-    if cache.dtype not in SCALED_ROW_DTYPES or cache.dim() != 4 or cache.shape[2:] != (1, ROW_BYTES[features]):
+    if (
+        cache.dtype not in SCALED_ROW_DTYPES
+        or cache.dim() != 4
+        or cache.shape[2:] != (1, ROW_BYTES[features])
+    ):
         raise ValueError(
             f"{where}: {name} is {cache.dtype} of shape {tuple(cache.shape)} and is_fp8_kvcache is True; for q of {features} features it "
             f"must be {', '.join(map(str, SCALED_ROW_DTYPES))} of (blocks, block_size, 1, {ROW_BYTES[features]})"

@@ -19,7 +19,7 @@ def _trial(kernel: Kernel) -> Trial:
     row = kernel.row
     scaled_rows = row["scaling"] == "in_rows"
     dtype, quantized = DTYPES[row["element"]], row["cache"] == "fp8" and not scaled_rows
-    page = 24 if row["lookup_keys"] != "1" else 5
+    page = 5
     heads = 40 if row["row_tiles"] != "1" else 7
 
     def run():
@@ -46,7 +46,9 @@ def _trial(kernel: Kernel) -> Trial:
         return results
 
     return Trial(
-        f"attention_mla 2 of 300 H{heads} page {page} {row['element']} of {row['cache']}{', scales in rows' * scaled_rows}", run, workgroups=4
+        f"attention_mla 2 of 300 H{heads} page {page} {row['element']} of {row['cache']}{', scales in rows' * scaled_rows}",
+        run,
+        workgroups=4,
     )
 
 

@@ -20,7 +20,7 @@ def _trial(kernel: Kernel) -> Trial:
     joins = kernel.kind == "combine"
     head_dim = int(row.get("head_dim", 256))
     grouped = row.get("grouped") == "true"
-    page = 48 if grouped else 24 if row.get("lookup_keys") != "1" else 5
+    page = 48 if grouped else 5
     queries = 3 if row.get("row_tiles") == "2" else 1
     heads = 14 if queries > 1 else 7
 

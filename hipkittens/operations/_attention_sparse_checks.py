@@ -105,7 +105,10 @@ def _benchmark(name: str, heading: str, row_bytes: int, scaled_rows: bool) -> Be
 
 BENCHMARKS = (
     _benchmark(
-        "attention_mla_sparse", "Multi-head latent attention to lists of keys", 2 * FEATURES, scaled_rows=False
+        "attention_mla_sparse",
+        "Multi-head latent attention to lists of keys",
+        2 * FEATURES,
+        scaled_rows=False,
     ),
     _benchmark(
         "attention_mla_sparse_fp8",

@@ -135,7 +135,7 @@ def in_bytes(values, room):
 @pytest.mark.parametrize("features", [576, 512])
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.uint8])
 def test_caches_with_scales_in_their_rows(target, features, dtype):
-    """As those of 16 bits that hold the same numbers: of one cache, and of two."""
+    """As those of 16 bits that hold the same numbers: of one cache, whose rows of 656 bytes are not copied, and of two."""
     generator = torch.Generator().manual_seed(0)
     draw = lambda *shape: torch.randn(shape, generator=generator)  # noqa: E731
     q = draw(2, 2, 16, features).bfloat16()
@@ -171,6 +171,8 @@ def test_caches_with_scales_in_their_rows(target, features, dtype):
                 q, keys[:, None, None], *head, indices=listed, attn_sink=sinks
             )
         assert out.shape == (2, 2, 16, 512) and (out[:, :, 0] == 0).all() and out.isfinite().all()
+        if features == 576 and not second:
+            assert torch.equal(out, in_16_bits[0]) and torch.equal(lse, in_16_bits[1])
         torch.testing.assert_close(out, in_16_bits[0], atol=1e-2, rtol=1e-2)
         torch.testing.assert_close(lse, in_16_bits[1], atol=1e-5, rtol=1e-5)
         weights = torch.einsum("bthd,kd->bhtk", q.double(), keys.double()) * 0.06
@@ -179,6 +181,17 @@ def test_caches_with_scales_in_their_rows(target, features, dtype):
         )
         weights = weights + seen[:, None, :, :-1].log()
         assert (lse.double() - weights.logsumexp(-1)).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+def test_sequences_of_a_cache_with_scales_in_its_rows(target):
+    """Without lists: the bits of a cache of 16 bits that holds the same numbers."""
+    _, (q, cache, *rest) = arguments()
+    rows, held = in_bytes(cache.squeeze(2).nan_to_num(), 0)
+    with hipkittens.simulate(target, checks=True):
+        out, lse = flash_mla.flash_mla_with_kvcache(q, rows, *rest, causal=True, is_fp8_kvcache=True)
+        wide, sums = flash_mla.flash_mla_with_kvcache(q, held.unsqueeze(2), *rest, causal=True)
+    assert out.isfinite().all() and torch.equal(out, wide) and torch.equal(lse, sums)
 
 
 def test_what_goes_with_lists_alone_is_refused():
@@ -220,8 +233,15 @@ def test_caches_of_bytes_that_are_none_are_refused():
 
 def test_other_calls_are_refused():
     _, given = arguments()
-    with pytest.raises(NotImplementedError, match="is_fp8_kvcache is True and indices is None"):
+    with pytest.raises(
+        ValueError, match=r"k_cache is torch.bfloat16 of shape .*; for q of 576 features it must be"
+    ):
         flash_mla.flash_mla_with_kvcache(*given, is_fp8_kvcache=True)
+    with pytest.raises(
+        ValueError,
+        match=r"q has 512 features and is_fp8_kvcache is True; allowed: 576 \(and others with indices\)",
+    ):
+        flash_mla.flash_mla_with_kvcache(given[0][..., :512], *given[1:], is_fp8_kvcache=True)
     with pytest.raises(TypeError, match="block_table is None and so is indices"):
         flash_mla.flash_mla_with_kvcache(*given[:2], None, *given[3:])
     with pytest.raises(ValueError, match=r"q has shape \(2, 16, 576\); it must be"):

@@ -83,7 +83,8 @@ struct Combine {
         constexpr float ln_2 = 0.69314718055994531f;
         const int group_of_workgroup = thread_id() / lanes, row_shift = arguments.log2_groups_of_row,
                   group_of_row = group_of_workgroup & ((1 << row_shift) - 1);
-        const uint32_t row = (workgroup_id_x() * groups >> row_shift) + uniform(group_of_workgroup >> row_shift);
+        const uint32_t row =
+            (workgroup_id_x() * groups >> row_shift) + uniform(group_of_workgroup >> row_shift);
         const uint32_t token = uniform(arguments.heads.quotient(row)),
                        head = row - token * arguments.heads.value;
         const Sequences& sequences = arguments.sequences;
@@ -108,8 +109,7 @@ struct Combine {
             splits = begins[sequence + 1] - begins[sequence];
         }
         const int shift = log2_groups_that_add(splits), sharing = 1 << shift,
-                  group = group_of_row & (sharing - 1),
-                  step = group_columns << row_shift >> shift;
+                  group = group_of_row & (sharing - 1), step = group_columns << row_shift >> shift;
         bool again = false;
         for (int band = (group_of_row >> shift) * group_columns; band < arguments.head_dim; band += step) {
             const int own = band + thread_id() % lanes * per_lane;

@@ -30,7 +30,6 @@ struct Forward : QueryRows<config> {
     static constexpr bool scales_by_key = config.scaling == CacheScaling::by_key;
     using Keys = KeyTile<T, head_dim>;
     using Tile = TileOf<config.grouped, Cached, head_dim>;
-    using Pages = KeyPages<config.lookup_keys>;
     static constexpr int waves_per_simd = head_dim * row_tiles > 128 ? 1 : 2;
     // The join of the waves comes behind all reads of keys.
     static constexpr int key_bytes = waves * Keys::bytes,
@@ -57,25 +56,26 @@ struct Forward : QueryRows<config> {
         constexpr int step = waves * tile_keys;
         int tile = bounds.first / tile_keys * tile_keys + wave_id() * tile_keys;
         if (tile > bounds.last) return;
-        Pages pages;
+        KeyPages pages;
         typename Tile::Keys keys;
         typename Tile::Values values;
         KeyScales scales(arguments, key_head);
         pages.look_up(arguments, table, tile, bounds);
         if constexpr (scales_by_key) {
-            scales.look_up(arguments, table, tile, bounds);
-            scales.load(arguments, tile, bounds);
+            scales.load(pages, arguments, tile, bounds);
             compiler_fence();
         }
-        keys.load(pages, arguments, arguments.k, k, tile, bounds);
+        const auto load_keys = [&] KITTENS_INLINE(int of) {
+            keys.load(Tile::Keys::begin(pages, arguments, arguments.k, k, of, bounds), arguments.k);
+        };
+        load_keys(tile);
         const auto load_values = [&] KITTENS_INLINE {
-            const Pages current = pages;
+            const auto begin = Tile::Values::begin(pages, arguments, arguments.v, v, tile, bounds);
             pages.look_up(arguments, table, tile + step, bounds);
-            if constexpr (scales_by_key) scales.look_up(arguments, table, tile + step, bounds);
             // Loads return in order, and the next pages are waited for before these values. Loads are to be issued where they stand:
             // the compiler would move them to what needs them.
             compiler_fence();
-            values.load(current, arguments, arguments.v, v, tile, bounds);
+            values.load(begin, arguments.v);
             compiler_fence();
         };
         load_values();
@@ -84,11 +84,11 @@ struct Forward : QueryRows<config> {
             if constexpr (scales_by_key) scales.take();
             compiler_fence();
             if constexpr (scales_by_key) {
-                scales.load(arguments, tile + step, bounds);
+                scales.load(pages, arguments, tile + step, bounds);
                 compiler_fence();
             }
             // Also behind the last tile, where all lanes load the last key: behind a branch nobody knows how many loads are in flight.
-            keys.load(pages, arguments, arguments.k, k, tile + step, bounds);
+            load_keys(tile + step);
             compiler_fence();
             vec<float, 8> scores[row_tiles];
             multiply(scores, lds);

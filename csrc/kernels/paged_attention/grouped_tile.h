@@ -16,15 +16,14 @@ struct GroupedKeys {
     KITTENS_DEVICE static int key() { return first_key_of_lane() + lane_id() % lane_keys; }
     KITTENS_DEVICE static int first_group() { return lane_id() % 16 / lane_keys; }
 
-    template <class Pages>
-    KITTENS_DEVICE void load(const Pages& pages, const PagedArguments& arguments, const PagedTensor& tensor,
-                             global<const char> data, int tile, const KeyBounds& bounds) {
-        static_assert(Pages::lookups == 1);
-        const int nearest = bounds.nearest(tile + key());
-        const uint32_t slot = nearest - arguments.page.quotient(nearest) * arguments.page.value;
-        auto from = data + pages.page[0] * tensor.page_bytes +
-                    static_cast<uint64_t>(slot) * tensor.slot_bytes +
-                    static_cast<uint32_t>(first_group()) * tensor.group_bytes;
+    // From where the lane begins in `tensor`.
+    KITTENS_DEVICE static global<const char> begin(const KeyPages& pages, const PagedArguments& arguments,
+                                                   const PagedTensor& tensor, global<const char> data,
+                                                   int tile, const KeyBounds& bounds) {
+        return pages.row(arguments, tensor, data, tile, bounds) +
+               static_cast<uint32_t>(first_group()) * tensor.group_bytes;
+    }
+    KITTENS_DEVICE void load(global<const char> from, const PagedTensor& tensor) {
 #pragma unroll
         for (int n = 0; n < loads; ++n) {
             groups[n] = load_at<vec<Cached, features>>(from);
@@ -58,15 +57,17 @@ struct GroupedValues {
     using Words = vec<uint32_t, sizeof(Keys) / 4>;
     Keys features[count];
 
-    template <class Pages>
-    KITTENS_DEVICE void load(const Pages& pages, const PagedArguments& arguments, const PagedTensor& tensor,
-                             global<const char> data, int tile, const KeyBounds& bounds) {
-        const int first = Pages::looked_up(tile + first_key_of_lane(), 0, bounds);
-        const uint32_t slot = first - arguments.page.quotient(first) * arguments.page.value;
-        auto from = data + pages.page[0] * tensor.page_bytes +
-                    static_cast<uint64_t>(slot / keys_of_group) * tensor.group_bytes +
-                    slot % keys_of_group * static_cast<uint32_t>(sizeof(Cached)) +
-                    static_cast<uint32_t>(lane_id() % 16) * tensor.feature_bytes;
+    // From where the lane begins in `tensor`.
+    KITTENS_DEVICE static global<const char> begin(const KeyPages& pages, const PagedArguments& arguments,
+                                                   const PagedTensor& tensor, global<const char> data,
+                                                   int tile, const KeyBounds& bounds) {
+        const uint32_t slot = KeyPages::slot_of(arguments, KeyPages::key_of_lane(tile, bounds)) & -lane_keys;
+        return data + pages.page * tensor.page_bytes +
+               static_cast<uint64_t>(slot / keys_of_group) * tensor.group_bytes +
+               slot % keys_of_group * static_cast<uint32_t>(sizeof(Cached)) +
+               static_cast<uint32_t>(lane_id() % 16) * tensor.feature_bytes;
+    }
+    KITTENS_DEVICE void load(global<const char> from, const PagedTensor& tensor) {
 #pragma unroll
         for (int n = 0; n < count; ++n) {
             features[n] = load_at<Keys>(from);

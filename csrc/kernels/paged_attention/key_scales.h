@@ -7,11 +7,10 @@
 namespace hipkittens::paged_attention {
 
 // Those of a tile, loaded with its keys: of every 16 lanes, which have rows of 8 keys between them, lane n has the scale of key n and
-// lane 8 + n that of its value.
+// lane 8 + n that of its value, as KeyPages has their pages.
 struct KeyScales {
     global<const float> data;
     int64_t page_step, slot_step;
-    int page;
     float loaded, current;
     // Of 16-bit floats with few exponents: products with values are of weights times scales over the largest scale so far.
     float largest = 0;
@@ -24,18 +23,11 @@ struct KeyScales {
         page_step = of_value ? values.page_step : keys.page_step;
         slot_step = of_value ? values.slot_step : keys.slot_step;
     }
-    KITTENS_DEVICE static int key_of_lane(int tile, const KeyBounds& bounds) {
-        return bounds.nearest(tile + first_key_of_lane() + lane_id() % lane_keys);
-    }
-    KITTENS_DEVICE void look_up(const PagedArguments& arguments, const int32_t* table, int tile,
-                                const KeyBounds& bounds) {
-        page = ((global<const int32_t>)table)[arguments.page.quotient(key_of_lane(tile, bounds))];
-    }
     // Before the keys, so that they have come when keys have.
-    KITTENS_DEVICE void load(const PagedArguments& arguments, int tile, const KeyBounds& bounds) {
-        const int key = key_of_lane(tile, bounds);
-        const int slot = key - arguments.page.quotient(key) * arguments.page.value;
-        loaded = data[page * page_step + slot * slot_step];
+    KITTENS_DEVICE void load(const KeyPages& pages, const PagedArguments& arguments, int tile,
+                             const KeyBounds& bounds) {
+        const uint32_t slot = KeyPages::slot_of(arguments, KeyPages::key_of_lane(tile, bounds));
+        loaded = data[pages.page * page_step + slot * slot_step];
     }
     KITTENS_DEVICE void take() { current = loaded; }
 

@@ -31,47 +31,38 @@ struct KeyBounds {
 inline constexpr int lane_keys = 8;
 KITTENS_DEVICE int first_key_of_lane() { return lane_id() / 16 * lane_keys; }
 
-// Which pages those keys are in, looked up a tile ahead of the loads that need them.
-template <int lookup_keys>
+// Which pages the keys of a tile are in, looked up a tile ahead of the loads that need them. Lanes n and 8 + n of every 16 have key n of
+// those that the 16 load, and tell the others where it is: a page may begin at any key.
 struct KeyPages {
-    static constexpr int lookups = lookup_keys == lane_keys ? 1 : lane_keys;
-    int page[lookups];
+    int page;
 
-    // The key that number n is looked up by; `first`: the lane's.
-    KITTENS_DEVICE static int looked_up(int first, int n, const KeyBounds& bounds) {
-        if constexpr (lookups == 1)
-            return KeyBounds{bounds.first & -lane_keys, bounds.last & -lane_keys}.nearest(first);
-        else
-            return bounds.nearest(first + n);
+    KITTENS_DEVICE static int key_of_lane(int tile, const KeyBounds& bounds) {
+        return bounds.nearest(tile + first_key_of_lane() + lane_id() % lane_keys);
     }
     KITTENS_DEVICE void look_up(const PagedArguments& arguments, const int32_t* table, int tile,
                                 const KeyBounds& bounds) {
-#pragma unroll
-        for (int n = 0; n < lookups; ++n)
-            page[n] = ((global<const int32_t>)
-                           table)[arguments.page.quotient(looked_up(tile + first_key_of_lane(), n, bounds))];
+        page = ((global<const int32_t>)table)[arguments.page.quotient(key_of_lane(tile, bounds))];
     }
-    // addresses[n]: of the n-th key's row in `tensor`, whose head begins at `data`.
-    KITTENS_DEVICE void find(global<const char> (&addresses)[lane_keys], const PagedArguments& arguments,
-                             const PagedTensor& tensor, global<const char> data, int tile,
-                             const KeyBounds& bounds) const {
-        const int first = tile + first_key_of_lane();
-        int key[lookups];
-        global<const char> row[lookups];
-#pragma unroll
-        for (int n = 0; n < lookups; ++n) {
-            key[n] = looked_up(first, n, bounds);
-            const uint32_t slot = key[n] - arguments.page.quotient(key[n]) * arguments.page.value;
-            row[n] = data + page[n] * tensor.page_bytes + static_cast<uint64_t>(slot) * tensor.slot_bytes;
-        }
-#pragma unroll
-        for (int n = 0; n < lane_keys; ++n) {
-            if constexpr (lookups == 1)
-                addresses[n] =
-                    row[0] + static_cast<uint32_t>(bounds.nearest(first + n) - key[0]) * tensor.slot_bytes;
-            else
-                addresses[n] = row[n];
-        }
+    // The place in its page of a key of that page.
+    KITTENS_DEVICE static uint32_t slot_of(const PagedArguments& arguments, int key) {
+        return key - arguments.page.quotient(key) * arguments.page.value;
+    }
+    // Of the lane's own key, its row in `tensor`, whose head begins at `data`.
+    KITTENS_DEVICE global<const char> row(const PagedArguments& arguments, const PagedTensor& tensor,
+                                          global<const char> data, int tile, const KeyBounds& bounds) const {
+        return data + page * tensor.page_bytes +
+               static_cast<uint64_t>(slot_of(arguments, key_of_lane(tile, bounds))) * tensor.slot_bytes;
+    }
+    // addresses[n]: of the n-th key's row; `own`: of the lane's key.
+    KITTENS_DEVICE static void rows_of_16(global<const char> (&addresses)[lane_keys],
+                                          global<const char> own) {
+        const auto bits = reinterpret_cast<uint64_t>(own);
+        for_each_index<lane_keys>([&](auto n) KITTENS_INLINE {
+            const uint32_t low = broadcast_in_16<n.value>(static_cast<uint32_t>(bits)),
+                           high = broadcast_in_16<n.value>(static_cast<uint32_t>(bits >> 32));
+            addresses[n.value] =
+                reinterpret_cast<global<const char>>(static_cast<uint64_t>(high) << 32 | low);
+        });
     }
 };
 
@@ -98,11 +89,15 @@ struct TileRows {
                 rows[band][n] = load_at<Columns>(addresses[n] + (lane_id() % 16 + band * 16) *
                                                                     static_cast<int>(sizeof(Columns)));
     }
-    template <class Pages>
-    KITTENS_DEVICE void load(const Pages& pages, const PagedArguments& arguments, const PagedTensor& tensor,
-                             global<const char> data, int tile, const KeyBounds& bounds) {
+    // From where the lane begins in `tensor`.
+    KITTENS_DEVICE static global<const char> begin(const KeyPages& pages, const PagedArguments& arguments,
+                                                   const PagedTensor& tensor, global<const char> data,
+                                                   int tile, const KeyBounds& bounds) {
+        return pages.row(arguments, tensor, data, tile, bounds);
+    }
+    KITTENS_DEVICE void load(global<const char> begin, const PagedTensor&) {
         global<const char> addresses[lane_keys];
-        pages.find(addresses, arguments, tensor, data, tile, bounds);
+        KeyPages::rows_of_16(addresses, begin);
         load(addresses);
     }
 };

@@ -115,12 +115,11 @@ inline constexpr int features_of_a_scale = 128, scaled_row_scales = latent_dim /
 // those in its rows.
 enum class CacheScaling { by_sequence, by_key, in_rows };
 
-// lookup_keys: so many neighbouring keys, from a multiple of it on, are always in one page. cache: what keys and values are stored as.
-// grouped: keys have groups of 16 bytes of their features a stride apart, and 8 neighbouring keys' values of a feature are
-// beside each other.
+// cache: what keys and values are stored as. grouped: keys have groups of 16 bytes of their features a stride apart, and 8 neighbouring
+// keys, which are in one page, have their values of a feature beside each other.
 struct PagedConfig {
     ElementType element;
-    int head_dim, row_tiles, lookup_keys;
+    int head_dim, row_tiles;
     ElementType cache;
     CacheScaling scaling;
     bool grouped;

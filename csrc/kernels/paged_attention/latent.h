@@ -21,7 +21,6 @@ struct Latent : QueryRows<config> {
     using Band = TileRows<Cached, band_dim>;
     using Row = LatentRow<config>;
     using Rotary = TileRows<typename Row::RotaryElement, rotary_dim>;
-    using Pages = KeyPages<config.lookup_keys>;
     static constexpr int waves_per_simd = 1;
     // Bands take turns in LDS: while one is read the next one is written.
     static constexpr int places = target.lds_bytes > 65536 ? bands : 2,
@@ -58,19 +57,16 @@ struct Latent : QueryRows<config> {
         constexpr int step = waves * tile_keys;
         int tile = bounds.first / tile_keys * tile_keys + wave_id() * tile_keys;
         if (tile > bounds.last) return;
-        Pages pages;
-        global<const char> addresses[lane_keys];
+        KeyPages pages;
+        global<const char> row, addresses[lane_keys];
         const auto find = [&] KITTENS_INLINE(int of) {
-            pages.find(addresses, arguments, arguments.k, data, of, bounds);
+            row = pages.row(arguments, arguments.k, data, of, bounds);
+            KeyPages::rows_of_16(addresses, row);
         };
         pages.look_up(arguments, table, tile, bounds);
         find(tile);
-        if constexpr (Row::has_scales) {
-            scales.look_up(arguments, table, tile, bounds);
-            load_scales(tile);
-            scales.look_up(arguments, table, tile + step, bounds);
-        }
         pages.look_up(arguments, table, tile + step, bounds);
+        if constexpr (Row::has_scales) load_scales(row);
         load_rotary(addresses);
 #pragma unroll
         for (int band = 0; band < bands; ++band) load_band(band, addresses);
@@ -83,8 +79,7 @@ struct Latent : QueryRows<config> {
             pages.look_up(arguments, table, tile + 2 * step, bounds);
             if constexpr (Row::has_scales) {
                 scales.take();
-                load_scales(tile + step);
-                scales.look_up(arguments, table, tile + 2 * step, bounds);
+                load_scales(row);
             }
             load_rotary(addresses);
             Values values[bands];
@@ -112,15 +107,15 @@ struct Latent : QueryRows<config> {
     KITTENS_DEVICE void load_rotary(const global<const char> (&addresses)[lane_keys]) {
         global<const char> behind[lane_keys];
 #pragma unroll
-        for (int n = 0; n < lane_keys; ++n)
-            behind[n] = addresses[n] + Row::rotary_at;
+        for (int n = 0; n < lane_keys; ++n) behind[n] = addresses[n] + Row::rotary_at;
         compiler_fence();
         rotary.load(behind);
         compiler_fence();
     }
-    KITTENS_DEVICE void load_scales(int tile) {
+    // `row`: of the lane's own key.
+    KITTENS_DEVICE void load_scales(global<const char> row) {
         constexpr int bytes = bands_of_lane * static_cast<int>(sizeof(float));
-        scales.load(arguments, tile, bounds, Row::scales_at + lane_id() % 16 / lane_keys * bytes);
+        scales.load(row + Row::scales_at + lane_id() % 16 / lane_keys * bytes);
     }
     KITTENS_DEVICE void load_band(int band, const global<const char> (&addresses)[lane_keys]) {
         global<const char> at[lane_keys];

@@ -15,8 +15,8 @@ struct LatentRow {
     using RotaryElement = typename choice<has_scales, T, Cached>::type;
     static constexpr int scales_at = latent_dim * static_cast<int>(sizeof(Cached)),
                          rotary_at = scales_at + (has_scales ? scaled_row_scales * 4 : 0);
-    static_assert(!has_scales || (rotary_at + rotary_dim * static_cast<int>(sizeof(RotaryElement)) ==
-                                  scaled_row_bytes));
+    static_assert(!has_scales ||
+                  (rotary_at + rotary_dim * static_cast<int>(sizeof(RotaryElement)) == scaled_row_bytes));
 };
 
 // Scales of a tile's rows, loaded with its keys: of every 16 lanes, which have 8 rows between them, lanes n and 8 + n have `count`
@@ -24,23 +24,11 @@ struct LatentRow {
 template <int count>
 struct RowScales {
     vec<float, count> loaded, current;
-    int page;
 
-    KITTENS_DEVICE static int key_of_lane(int tile, const KeyBounds& bounds) {
-        return bounds.nearest(tile + first_key_of_lane() + lane_id() % lane_keys);
-    }
-    KITTENS_DEVICE void look_up(const PagedArguments& arguments, const int32_t* table, int tile,
-                                const KeyBounds& bounds) {
-        page = ((global<const int32_t>)table)[arguments.page.quotient(key_of_lane(tile, bounds))];
-    }
-    // Those that begin at byte `at` of a row. Loads are to be issued where they stand.
-    KITTENS_DEVICE void load(const PagedArguments& arguments, int tile, const KeyBounds& bounds, int at) {
-        const int key = key_of_lane(tile, bounds);
-        const uint32_t slot = key - arguments.page.quotient(key) * arguments.page.value;
+    // `from`: of the row that KeyPages has in the lane. Loads are to be issued where they stand.
+    KITTENS_DEVICE void load(global<const char> from) {
         compiler_fence();
-        loaded = load_at<vec<float, count>>((global<const char>)arguments.k.data +
-                                            page * arguments.k.page_bytes +
-                                            static_cast<uint64_t>(slot) * arguments.k.slot_bytes + at);
+        loaded = load_at<vec<float, count>>(from);
         compiler_fence();
     }
     KITTENS_DEVICE void take() { current = loaded; }

@@ -19,7 +19,6 @@ struct LatentShared : QueryRows<config, true> {
     using RotaryKeys = KeyTile<T, rotary_dim>;
     using Band = TileRows<Cached, band_dim>;
     using Row = LatentRow<config>;
-    using Pages = KeyPages<config.lookup_keys>;
     static constexpr int waves_per_simd = 1;
     // Of a rotary key, what a lane loads: the 8 lanes of a key have it between them.
     static constexpr int rotary_lanes = 8, rotary_columns = rotary_dim / rotary_lanes;
@@ -29,8 +28,7 @@ struct LatentShared : QueryRows<config, true> {
     static constexpr int tile_bytes = waves * BandKeys::bytes + RotaryKeys::bytes,
                          tiles = target.lds_bytes >= 2 * tile_bytes ? 2 : 1, lds_bytes = tiles * tile_bytes;
 
-    Pages pages;
-    int rotary_page;
+    KeyPages pages;
     Band band;
     RotaryColumns rotary;
     RowScales<1> scales;  // of the wave's band
@@ -46,30 +44,25 @@ struct LatentShared : QueryRows<config, true> {
 
     // Of the tile, the key whose rotary features the lane loads.
     KITTENS_DEVICE static int rotary_key() { return (wave_id() * wave_lanes + lane_id()) / rotary_lanes; }
-    KITTENS_DEVICE void look_up(int tile) {
-        const int32_t* table = this->table();
-        pages.look_up(arguments, table, tile, bounds);
-        if constexpr (Row::has_scales) scales.look_up(arguments, table, tile, bounds);
-        const int key = bounds.nearest(tile + rotary_key());
-        rotary_page = ((global<const int32_t>)table)[arguments.page.quotient(key)];
-    }
+    KITTENS_DEVICE void look_up(int tile) { pages.look_up(arguments, this->table(), tile, bounds); }
     // From where the pages are that look_up has found. Loads are to be issued where they stand.
     KITTENS_DEVICE void load(int tile) {
-        const auto data = (global<const char>)arguments.k.data;
+        const auto row =
+            pages.row(arguments, arguments.k, (global<const char>)arguments.k.data, tile, bounds);
         global<const char> addresses[lane_keys];
-        pages.find(addresses, arguments, arguments.k,
-                   data + wave_id() * band_dim * static_cast<int>(sizeof(Cached)), tile, bounds);
-        const int key = bounds.nearest(tile + rotary_key());
-        const uint32_t slot = key - arguments.page.quotient(key) * arguments.page.value;
-        const int column = lane_id() % rotary_lanes * static_cast<int>(sizeof(RotaryColumns));
+        KeyPages::rows_of_16(addresses, row + wave_id() * band_dim * static_cast<int>(sizeof(Cached)));
+        // A wave has the rotary features of the 8 keys that its lanes from 16 x its number on know.
+        const auto bits = reinterpret_cast<uint64_t>(row);
+        const int lane = wave_id() * 16 + lane_id() / rotary_lanes;
+        const uint32_t low = read_lane(static_cast<uint32_t>(bits), lane),
+                       high = read_lane(static_cast<uint32_t>(bits >> 32), lane);
+        const auto rotary_row = reinterpret_cast<global<const char>>(static_cast<uint64_t>(high) << 32 | low);
         if constexpr (Row::has_scales)
-            scales.load(arguments, tile, bounds,
-                        Row::scales_at + wave_id() * static_cast<int>(sizeof(float)));
+            scales.load(row + Row::scales_at + wave_id() * static_cast<int>(sizeof(float)));
         compiler_fence();
         band.load(addresses);
-        rotary = load_at<RotaryColumns>(data + rotary_page * arguments.k.page_bytes +
-                                        static_cast<uint64_t>(slot) * arguments.k.slot_bytes +
-                                        Row::rotary_at + column);
+        rotary = load_at<RotaryColumns>(rotary_row + Row::rotary_at +
+                                        lane_id() % rotary_lanes * static_cast<int>(sizeof(RotaryColumns)));
         compiler_fence();
     }
     KITTENS_DEVICE void put(shared_byte* lds) {

@@ -66,15 +66,14 @@ Launch combine_launch(const Problem& p, const PagedArguments& forward) {
                   log2_least = std::bit_width(64u / group_lanes) - 1;
     const int log2_bands = std::bit_width(static_cast<uint64_t>(p.value_dim - 1) / group_columns);
     arguments.log2_groups_of_row =
-        p.planned
-            ? log2_most
-            : std::clamp(log2_groups_that_add(arguments.splits) + log2_bands, log2_least, log2_most);
+        p.planned ? log2_most
+                  : std::clamp(log2_groups_that_add(arguments.splits) + log2_bands, log2_least, log2_most);
     const int64_t rows = p.tokens * p.heads, rows_of_workgroup = groups >> arguments.log2_groups_of_row;
     for (const Row<kinds::combine>& row : variants<kinds::combine>)
         if (includes(row.targets, p.device.target) && row.config.element == p.element)
             return launch_of("paged_attention", row.name, p.device.target,
-                             {static_cast<uint32_t>(divide_up(rows, rows_of_workgroup)), 1, 1}, combine_threads,
-                             arguments);
+                             {static_cast<uint32_t>(divide_up(rows, rows_of_workgroup)), 1, 1},
+                             combine_threads, arguments);
     refuse("no kernel joins splits of this element type");
 }
 
@@ -86,14 +85,13 @@ Choice choose(const Problem& p) {
     // Rows of a second tile share the keys that are loaded for the first one.
     const auto worse = [&](const PagedConfig& each) {
         const bool many_rows = rows > 16 || p.device.batch_invariant;
-        return 2 * (many_rows != (each.row_tiles > 1)) + (each.lookup_keys == 1);
+        return many_rows != (each.row_tiles > 1);
     };
     const auto consider = [&](const auto& row) {
         const PagedConfig& config = row.config;
         if (includes(row.targets, p.device.target) && config.element == p.element &&
-            config.cache == p.cache && config.scaling == p.scaling &&
-            config.grouped == p.grouped && config.head_dim == p.head_dim &&
-            config.value_dim() == p.value_dim && p.page % config.lookup_keys == 0 &&
+            config.cache == p.cache && config.scaling == p.scaling && config.grouped == p.grouped &&
+            config.head_dim == p.head_dim && config.value_dim() == p.value_dim &&
             (!choice.variant || worse(config) < worse(choice.config))) {
             choice.variant = row.name;
             choice.config = config;
