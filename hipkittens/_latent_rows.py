@@ -34,5 +34,6 @@ def scaled_rows_of(rows: torch.Tensor) -> torch.Tensor:
     groups = rows[..., :LATENT].float().unflatten(-1, (-1, CODES_OF_A_SCALE))
     scales = groups.abs().amax(-1, keepdim=True) / 448
     scales = torch.where(scales == 0, 1.0, scales)
-    parts = ((groups / scales).to(torch.float8_e4m3fn).flatten(-2), scales.squeeze(-1), rows[..., LATENT:])
+    codes = (groups * (1 / scales)).clamp(-448, 448).to(torch.float8_e4m3fn)
+    parts = (codes.flatten(-2), scales.squeeze(-1), rows[..., LATENT:])
     return torch.cat([part.contiguous().view(torch.uint8) for part in parts], -1)

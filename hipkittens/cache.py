@@ -16,6 +16,15 @@ from ._arguments import (
     check_whole_number,
 )
 from ._call import call
+from ._latent_rows import (
+    CODES_OF_A_SCALE,
+    LATENT,
+    ROTARY,
+    SCALED_ROW_BYTES,
+    SCALED_ROW_DTYPES,
+    has_scaled_rows,
+    scaled_rows_of,
+)
 from .quantization import dtype_of
 
 DTYPES = (torch.bfloat16, torch.float16)
@@ -122,8 +131,11 @@ def mla_cache_write(
     """Writes latents and rotary keys beside each other into the slots of a cache of multi-head latent attention, in one launch.
 
     kv_c      (tokens, latent), k_pe (tokens, rotary) or (tokens, 1, rotary): bfloat16 or float16. 512 and 64 in DeepSeek V3
-    kv_cache  (blocks, block_size, latent + rotary), written in place; dtypes as in `cache_write`
-    slots, scale  as in `cache_write`; one scale for both
+    kv_cache  (blocks, block_size, latent + rotary), written in place; dtypes as in `cache_write`. Or, of bfloat16 rows of 512 and 64
+              features, (blocks, block_size, 656) of torch.uint8, torch.int8 or torch.float8_e4m3fn, in two launches: the rows with scales
+              of their own that `attention_mla` reads. A scale is the largest magnitude of 128 features over 448, 1 of zeros; codes
+              are of float32(x) * (1 / scale)
+    slots, scale  as in `cache_write`; one scale for both, and none of rows with scales of their own
 
     No gradient, and errors as in `cache_write`.
     """
@@ -138,6 +150,9 @@ def mla_cache_write(
             f"{where}: kv_c has shape {tuple(kv_c.shape)} and k_pe {tuple(k_pe.shape)}; both have the same tokens"
         )
     check_slots(where, slots, kv_c.shape[0], "kv_c", kv_c)
+    if isinstance(kv_cache, torch.Tensor) and has_scaled_rows(kv_cache):
+        _write_scaled_rows(where, kv_c, k_pe, kv_cache, slots, scale)
+        return
     check_latent_cache(where, "kv_c", kv_c, [(kv_c.shape[1] + k_pe.shape[1],)], kv_cache, scale)
     _backend.check_device(where, "kv_c", kv_c)
     if _backend.uses_torch():
@@ -481,6 +496,10 @@ def _check_cache(where, name, cache, first_name, first) -> None:
         raise ValueError(
             f"{where}: {name} requires a gradient and gets none, being written in place; pass {name}.detach()"
         )
+    _check_slots_are_apart(where, name, cache)
+
+
+def _check_slots_are_apart(where, name, cache) -> None:
     if any(size > 1 and step == 0 for size, step in zip(cache.shape, cache.stride(), strict=True)):
         raise ValueError(f"{where}: {name} is expanded, so that slots share memory; clone it first")
 
@@ -529,6 +548,51 @@ def _codes_in(cache: torch.Tensor) -> torch.dtype:
 
 def _largest(dtype: torch.dtype) -> float:
     return 127.0 if dtype == torch.int8 else torch.finfo(dtype).max
+
+
+def _write_scaled_rows(where, kv_c, k_pe, kv_cache, slots, scale) -> None:
+    """Groups of a latent's features are heads of a cache with a scale of each head; rotary features are a latent of their own."""
+    check_tensor(where, "kv_cache", kv_cache)
+    check_dtype_and_device(where, "kv_cache", kv_cache, SCALED_ROW_DTYPES, "kv_c", kv_c)
+    if kv_c.dtype != torch.bfloat16 or (kv_c.shape[1], k_pe.shape[1]) != (LATENT, ROTARY):
+        raise ValueError(
+            f"{where}: kv_c is {kv_c.dtype} with {kv_c.shape[1]} features and k_pe has {k_pe.shape[1]}; rows of {SCALED_ROW_BYTES} bytes are "
+            f"of {torch.bfloat16}, {LATENT} and {ROTARY}"
+        )
+    if scale is not None:
+        raise ValueError(
+            f"{where}: scale is given and kv_cache has rows of {SCALED_ROW_BYTES} bytes, which have scales of their own; leave it out"
+        )
+    if kv_cache.dim() != 3:
+        raise ValueError(
+            f"{where}: kv_cache has shape {tuple(kv_cache.shape)}; it must be (blocks, block_size, {SCALED_ROW_BYTES})"
+        )
+    steps = (kv_cache.storage_offset(), *kv_cache.stride()[:2])
+    if kv_cache.stride(2) != 1 or any(step % 4 for step in steps):
+        raise ValueError(
+            f"{where}: kv_cache has strides {tuple(kv_cache.stride())} and begins at byte {steps[0]} of its storage; its rows are of unit "
+            "stride and begin on 4 bytes"
+        )
+    _check_slots_are_apart(where, "kv_cache", kv_cache)
+    _check_slot_count(where, "kv_cache", *kv_cache.shape[:2])
+    _backend.check_device(where, "kv_c", kv_c)
+    rows = kv_cache.view(torch.uint8)
+    if _backend.uses_torch():
+        kept = slots >= 0
+        block, place = slots[kept].long() // rows.shape[1], slots[kept].long() % rows.shape[1]
+        rows[block, place] = scaled_rows_of(torch.cat((kv_c, k_pe), -1))[kept]
+        return
+    behind = SCALED_ROW_BYTES - 2 * ROTARY
+    groups = kv_c.unflatten(1, (-1, CODES_OF_A_SCALE))
+    codes = rows[..., :LATENT].unflatten(2, (-1, CODES_OF_A_SCALE))
+    scales, rotary = rows[..., LATENT:behind].view(torch.float32), rows[..., behind:].view(torch.bfloat16)
+    half = groups.shape[1] // 2
+    call(
+        "cache_write_scaled", groups[:, :half], groups[:, half:], codes[:, :, :half], codes[:, :, half:], scales[..., :half],
+        scales[..., half:], slots, LAYOUTS.index("nhd"), True,
+    )  # fmt: skip
+    call("mla_cache_write", k_pe[:, : ROTARY // 2], k_pe[:, ROTARY // 2 :], rotary, slots, None)
+    mark_written(kv_cache)
 
 
 def write_in_torch(cache, rows, slots, scale, grouped=False) -> None:

@@ -222,6 +222,11 @@ def test_what_mla_cache_write_has_written(target):
             expected = (SCALE * q[0].float() @ keys.T).softmax(-1) @ keys[:, :512]
             tolerance = 0.02 if scale is None else 0.1
             torch.testing.assert_close(out[0].float(), expected, atol=tolerance, rtol=tolerance)
+        rows = torch.zeros(64, 1, 656, dtype=torch.uint8)
+        hipkittens.mla_cache_write(kv_c, k_pe, rows, slots)
+        out = attention_mla(q, rows, table, used, scale=SCALE)
+        torch.testing.assert_close(out[0].float(), expected, atol=0.05, rtol=0.05)
+        assert torch.equal(scaled_rows_in_bfloat16(rows)[slots, 0, 512:], k_pe)
 
 
 @BOTH

@@ -9,11 +9,13 @@ import torch
 
 import hipkittens
 from hipkittens import _library, _simulator, cache_write, mla_cache_write
+from hipkittens._latent_rows import scaled_rows_of
 from hipkittens.cache import LAYOUTS, shapes_of
 from hipkittens.quantization import dtype_of
 
 TARGETS = ("gfx942", "gfx950")
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+NAN = float("nan")
 FILL = 0x5A  # of the bytes of a cache before it is written
 
 
@@ -220,6 +222,32 @@ def test_latents(target, latent, rotary, kind):
     assert torch.equal(bytes_of(cache), right)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.float8_e4m3fn], ids=str)
+def test_latents_with_scales_in_their_rows(target, dtype):
+    """Every byte, with room between pages and between rows; zeros, a NaN, infinities and the least magnitudes among the latents."""
+    kv_c, k_pe = draw(11, 512, scale=9.0), draw(11, 64, seed=1)
+    kv_c[0] = 0
+    kv_c[1, 130], kv_c[2, 5], kv_c[3, :128] = NAN, float("inf"), 2.0**-130
+    kv_c[4] *= torch.linspace(-20, 20, 512).exp2().to(BF16)
+    slots = slots_of(11, 24)
+    room = torch.full((3, 11, 720), 0x5A, dtype=torch.uint8)
+    cache = room[:, 2:10, 32:688].view(dtype)
+    right = torch.full((24, 656), 0x5A, dtype=torch.uint8)
+    kept = slots >= 0
+    right[slots[kept].long()] = scaled_rows_of(torch.cat((kv_c, k_pe), -1))[kept]
+    mla_cache_write(kv_c, k_pe.unsqueeze(1), cache, slots)
+    written = cache.view(torch.uint8).flatten(0, 1)
+    codes, theirs = (
+        each[:, :512].contiguous().view(torch.float8_e4m3fn).float() for each in (written, right)
+    )
+    torch.testing.assert_close(codes, theirs, rtol=0, atol=0, equal_nan=True)
+    scales, others = (each[:, 512:528].contiguous().view(torch.float32) for each in (written, right))
+    torch.testing.assert_close(scales, others, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(written[:, 528:], right[:, 528:])
+    room[:, 2:10, 32:688] = 0x5A
+    assert (room == 0x5A).all()
+
+
 def test_nothing_to_write(target):
     cache = filled((1, 16, 2, 16), BF16)
     empty = torch.zeros(0, dtype=torch.int64)
@@ -351,6 +379,8 @@ def test_more_than_two_to_the_31_elements(dtype):
 K = torch.zeros(3, 2, 16, dtype=BF16)
 C = torch.zeros(2, 16, 2, 16, dtype=BF16)
 S = torch.zeros(3, dtype=torch.int64)
+LATENTS = torch.zeros(3, 512, dtype=BF16), torch.zeros(3, 64, dtype=BF16)
+ROWS = torch.zeros(1, 16, 656, dtype=torch.uint8)
 B8 = torch.zeros(2, 16, 2, 16, dtype=torch.uint8)
 ONE = torch.ones(1)
 BAD = [
@@ -382,6 +412,12 @@ BAD = [
     (lambda: mla_cache_write(K, K[:, 0], C[:, :, 0], S), ValueError, "kv_c has shape (3, 2, 16); it must be (tokens, latent)"),
     (lambda: mla_cache_write(K[:, 0], K, C[:, :, 0], S), ValueError, "k_pe has shape (3, 2, 16); it has one head"),
     (lambda: mla_cache_write(K[:, 0], K[:2, 0], C[:, :, 0], S), ValueError, "both have the same tokens"),
+    (lambda: mla_cache_write(K[:, 0], K[:, 0], ROWS, S), ValueError, "kv_c is torch.bfloat16 with 16 features and k_pe has 16; rows of 656 bytes are"),
+    (lambda: mla_cache_write(*LATENTS, ROWS, S, scale=torch.ones(1)), ValueError, "scale is given and kv_cache has rows of 656 bytes"),
+    (lambda: mla_cache_write(*LATENTS, ROWS[0], S), ValueError, "kv_cache has shape (16, 656); it must be (blocks, block_size, 656)"),
+    (lambda: mla_cache_write(*LATENTS, ROWS.expand(2, -1, -1), S), ValueError, "kv_cache is expanded"),
+    (lambda: mla_cache_write(*LATENTS, torch.zeros(1, 16, 658, dtype=torch.uint8)[..., 2:], S), ValueError, "begin on 4 bytes"),
+    (lambda: mla_cache_write(*LATENTS, ROWS.view(torch.float8_e4m3fnuz), S), TypeError, "kv_cache is torch.float8_e4m3fnuz; allowed"),
     (lambda: mla_cache_write(K[:, 0], K[:, 0], C[:, :, 0], S), ValueError, "it must be (blocks, block_size, 32)"),
 ]  # fmt: skip
 

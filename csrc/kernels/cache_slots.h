@@ -16,8 +16,9 @@ struct CacheTensor {
 };
 inline constexpr uint32_t one_group = 31;
 
-// What a cache has of x: x, or round(x * (1 / scale)) as 8-bit floats of the target or as integers of -127 .. 127.
-enum class CacheCode : uint32_t { none, fp8, int8 };
+// What a cache has of x: x, or round(x * (1 / scale)) as 8-bit floats of the target, as integers of -127 .. 127, or as e4m3fn on any
+// target.
+enum class CacheCode : uint32_t { none, fp8, int8, e4m3fn };
 
 // One for each token. What is negative, or no slot of the cache, is not written.
 struct CacheSlots {

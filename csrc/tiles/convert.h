@@ -38,6 +38,12 @@ KITTENS_DEVICE uint32_t fnuz_of_e4m3fn(uint32_t codes) {
                    nan = (magnitude + 0x01010101) & signs, magnitude_of_nan = nan - (nan >> 7);
     return (codes & (not_zero | magnitudes) & ~magnitude_of_nan) | nan;
 }
+// And back: e4m3fn of twice the value.
+KITTENS_DEVICE uint32_t e4m3fn_of_fnuz(uint32_t codes) {
+    constexpr uint32_t magnitudes = 0x7f7f7f7f, signs = 0x80808080;
+    const uint32_t nan = codes & ~((codes & magnitudes) + magnitudes) & signs;
+    return codes - (nan >> 7);
+}
 // e4m3fn of any target times a scale, rounded once to T; NaN for its NaNs.
 template <class T, int count>
 KITTENS_DEVICE vec<T, count> scaled_e4m3fn(vec<fp8_e4m3, count> codes, float scale) {

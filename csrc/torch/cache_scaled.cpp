@@ -14,9 +14,10 @@ namespace hipkittens::torch_binding {
 namespace {
 
 // As cache_write, of caches of uint8 or int8, with a scale of each head: key_scales, value_scales (blocks, block size, heads), float32.
+// With e4m3fn, uint8 stands for that on every target.
 constexpr const char* cache_write_scaled_schema =
     "cache_write_scaled(Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor(c!) "
-    "key_scales, Tensor(d!) value_scales, Tensor slots, int layout) -> ()";
+    "key_scales, Tensor(d!) value_scales, Tensor slots, int layout, bool e4m3fn=False) -> ()";
 // k: (tokens, features). kv_cache: uint8, (blocks, block size, features + 4 for each group), whose blocks are contiguous: their codes,
 // then their scales.
 constexpr const char* indexer_cache_write_schema =
@@ -59,7 +60,7 @@ void launch(Call& call, const Tensor& rows, Dtype dtype, const Tensor& slots) {
 }
 
 void cache_write_scaled(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
-    if (argument_count != 8 || result_count != 0)
+    if (argument_count != 9 || result_count != 0)
         fail("cache_write_scaled is registered with another schema");
     Arguments given(stack, argument_count);
     Tensor key = given.tensor(), value = given.tensor();
@@ -70,6 +71,10 @@ void cache_write_scaled(StableIValue* stack, uint64_t argument_count, uint64_t r
     const auto views = views_of_caches(where, key, value, key_cache, value_cache, given.integer());
     const Dtype dtype = key.dtype(where + ": key");
     call.arguments.slots = slots_in(where, slots, key.sizes()[0], views[0]);
+    if (given.boolean()) {
+        if (views[0].code != CacheCode::fp8) fail(where + ": caches of e4m3fn need to be uint8");
+        call.arguments.slots.code = CacheCode::e4m3fn;
+    }
     call.arguments.zero_scale = 1;
     if (key.element_count() == 0) return;
     for (size_t i = 0; i < 2; ++i) {

@@ -107,6 +107,8 @@ def _calls(tensor):
         ("paged, x features beside each other", "cache_write", (key, key, *paged, slots), {"layout": "paged"}),
         ("float8 with scales", "cache_write", (key, key, *bytes_of, slots), {"k_scale": scale, "v_scale": scale}),
         ("a scale without float8", "cache_write", (key, key, *paged, slots), {"layout": "paged", "k_scale": scale}),
+        ("latents in rows with their scales", "mla_cache_write",
+         (tensor(7, 512), tensor(7, 64), tensor(3, 16, 656, dtype=torch.uint8), slots), {}),
         ("one head of rotary keys", "mla_cache_write",
          (tensor(7, 512), tensor(7, 1, 64), tensor(3, 16, 576), slots), {}),
         ("float8 with a scale for each head", "cache_write", (key, key, *bytes_of, slots),

@@ -1,6 +1,7 @@
 // kernels/cache/kernels.h: the device code of each kind of rows.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "../../tiles/convert.h"
 #include "../cache_store.h"
 #include "../element_of.h"
 #include "../quantization/codes.h"
@@ -52,6 +53,22 @@ KITTENS_DEVICE float magnitude_of_group(float value, uint32_t shift) {
     return value;
 }
 
+inline constexpr float largest_e4m3fn = 448;
+KITTENS_DEVICE float largest_scaled(CacheCode code) {
+    return code == CacheCode::e4m3fn ? largest_e4m3fn : largest_of(code);
+}
+// Also e4m3fn where the target's floats are others, which rows with scales of their own may have alone.
+KITTENS_DEVICE kittens::vec<uint8_t, 8> scaled_codes_of(kittens::eight scaled, CacheCode code) {
+    if (kittens::target.ocp_float8 || code != CacheCode::e4m3fn) return codes_of(scaled, code);
+    // Half of the largest is not fnuz's largest, which would be e4m3fn's NaN.
+#pragma unroll
+    for (int i = 0; i < 8; ++i) scaled[i] = kittens::clamped(scaled[i], largest_e4m3fn) * 0.5f;
+    const auto halves = __builtin_bit_cast(kittens::vec<uint32_t, 2>, codes_of(scaled, CacheCode::fp8));
+    return __builtin_bit_cast(
+        kittens::vec<uint8_t, 8>,
+        kittens::vec<uint32_t, 2>{kittens::e4m3fn_of_fnuz(halves[0]), kittens::e4m3fn_of_fnuz(halves[1])});
+}
+
 // As CopyKernel, with the lanes of a head beside each other, and each head in one wave.
 template <ElementConfig config>
 struct ScaledKernel {
@@ -83,13 +100,13 @@ struct ScaledKernel {
         const kittens::eight values = kittens::widened(raw);
         const float magnitude = magnitude_of_group(quantize::largest_raw_magnitude<T>(raw), part.group_shift);
         const float bounded = kittens::larger_or_nan(magnitude, arguments.floor);
-        float scale = bounded == 0 ? arguments.zero_scale : bounded / largest_of(arguments.slots.code);
+        float scale = bounded == 0 ? arguments.zero_scale : bounded / largest_scaled(arguments.slots.code);
         if (arguments.powers_of_two && scale == scale) {
             const uint32_t bits = __builtin_bit_cast(uint32_t, scale), mantissa = bits & 0x7fffff;
             scale = __builtin_bit_cast(float, bits - mantissa + (mantissa ? 0x800000 : 0));
         }
         CachedFeatures<uint8_t>(arguments.slots, part.to, slot, head, first, 1, count)
-            .store(codes_of(values * (1 / scale), arguments.slots.code));
+            .store(scaled_codes_of(values * (1 / scale), arguments.slots.code));
         if (count == 0 || (number & ((1u << part.group_shift) - 1))) return;
         const uint32_t block = slot / arguments.slots.block_size,
                        place = slot - block * arguments.slots.block_size;
