@@ -20,12 +20,12 @@ def has_scaled_rows(cache: torch.Tensor) -> bool:
 def scaled_rows_in_bfloat16(rows: torch.Tensor) -> torch.Tensor:
     """(..., 656) of 8 bits -> bfloat16 (..., 576): codes times scales, rounded once, then the rotary features."""
     rows = rows.view(torch.uint8)
-    codes, scales, rotary = rows.split((LATENT, SCALED_ROW_BYTES - LATENT - 2 * ROTARY, 2 * ROTARY), -1)
+    codes, scales, turned = rows.split((LATENT, SCALED_ROW_BYTES - LATENT - 2 * ROTARY, 2 * ROTARY), -1)
     values = codes.view(torch.float8_e4m3fn).float().unflatten(-1, (-1, CODES_OF_A_SCALE))
     # A row's bytes may begin where no float32 may.
     factors = scales.clone(memory_format=torch.contiguous_format).view(torch.float32)
     latent = (values * factors.unsqueeze(-1)).flatten(-2).bfloat16()
-    return torch.cat((latent, rotary.clone(memory_format=torch.contiguous_format).view(torch.bfloat16)), -1)
+    return torch.cat((latent, turned.clone(memory_format=torch.contiguous_format).view(torch.bfloat16)), -1)
 
 
 def scaled_rows_of(rows: torch.Tensor) -> torch.Tensor:

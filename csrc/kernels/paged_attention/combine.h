@@ -110,20 +110,21 @@ struct Combine {
         }
         const int shift = log2_groups_that_add(splits), sharing = 1 << shift,
                   group = group_of_row & (sharing - 1), step = group_columns << row_shift >> shift;
-        bool again = false;
-        for (int band = (group_of_row >> shift) * group_columns; band < arguments.head_dim; band += step) {
+        for (int first = 0; first < arguments.head_dim; first += step) {
+            const int band = first + (group_of_row >> shift) * group_columns;
+            // Groups that share columns meet at barriers, whether there are such columns or not.
+            if (sharing == 1 && band >= arguments.head_dim) return;
             const int own = band + thread_id() % lanes * per_lane;
             // Lanes without columns do what the last ones do, but for the store.
             const int column = own < arguments.head_dim ? own : arguments.head_dim - per_lane;
             const auto partial =
                 (global<const float>)arguments.partial_out + first_row * arguments.head_dim + column;
             Combine result{RowSoftmax::none, 0.0f, 0.0f};
-            for (int first = group * batch; first < splits; first += groups * batch)
-                result.add(arguments, (global<const float>)arguments.partial_lse + first_row, partial, first,
+            for (int split = group * batch; split < splits; split += groups * batch)
+                result.add(arguments, (global<const float>)arguments.partial_lse + first_row, partial, split,
                            splits, rows);
             if (sharing > 1) {
-                if (again) barrier();
-                again = true;
+                if (first) barrier();
                 result.join(lds, sharing);
             }
             if (group == 0 && own < arguments.head_dim) {

@@ -61,13 +61,13 @@ Launch combine_launch(const Problem& p, const PagedArguments& forward) {
     arguments.splits = static_cast<int32_t>(forward.splits.value);
     arguments.head_dim = static_cast<int32_t>(p.value_dim);
     arguments.heads = divisor_of(forward.heads);
-    // A row has whole waves. With a plan each sequence has a number of splits of its own.
+    // A row has whole waves, and a workgroup of its own where groups meet at barriers. With a plan each sequence has a number of splits of
+    // its own.
     constexpr int groups = combine_threads / group_lanes, log2_most = std::bit_width(groups + 0u) - 1,
                   log2_least = std::bit_width(64u / group_lanes) - 1;
     const int log2_bands = std::bit_width(static_cast<uint64_t>(p.value_dim - 1) / group_columns);
-    arguments.log2_groups_of_row =
-        p.planned ? log2_most
-                  : std::clamp(log2_groups_that_add(arguments.splits) + log2_bands, log2_least, log2_most);
+    const bool alone = p.planned || arguments.splits > group_splits;
+    arguments.log2_groups_of_row = alone ? log2_most : std::clamp(log2_bands, log2_least, log2_most);
     const int64_t rows = p.tokens * p.heads, rows_of_workgroup = groups >> arguments.log2_groups_of_row;
     for (const Row<kinds::combine>& row : variants<kinds::combine>)
         if (includes(row.targets, p.device.target) && row.config.element == p.element)
