@@ -11,7 +11,8 @@ from ..quantization import dtype_of
 from ..sparse_latent_attention import attention_mla_sparse
 from ._attention_paged_problems import UNUSED, LatentProblem, draw_latent, latent_in_float
 from ._attention_sparse_checks import BENCHMARKS, FEATURES, PARITY, SCALE
-from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Trial
+from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Table, Trial
+from ._tables import of_batches
 
 
 def _trial(kernel: Kernel) -> Trial:
@@ -191,6 +192,18 @@ CHECKS = Checks(
                 2.0 * (FEATURES + LATENT) * problem["B"] * problem["H"] * problem["N"] * problem["L"]
             ),
             call=_call,
+            tables=(
+                Table(
+                    "DeepSeek V3, 16 heads, 16,384 keys of a sequence",
+                    "B{N}H16N1L16384P64",
+                    of_batches(4, 64),
+                ),
+                Table(
+                    "DeepSeek V3, 128 heads, 16,384 keys of a sequence",
+                    "B{N}H128N1L16384P64",
+                    of_batches(4, 128),
+                ),
+            ),
         ),
         *BENCHMARKS,
     ),

@@ -6,7 +6,8 @@ from __future__ import annotations
 import torch
 
 from ..paged_attention import HEAD_SIZES, attention_paged
-from ._record import Benchmark
+from ._record import Benchmark, Table
+from ._tables import of_batches
 
 
 def _operands(problem, device, cache: str):
@@ -62,7 +63,18 @@ def _refuse(extents) -> str | None:
     return None
 
 
-def _benchmark(name: str, cache: str, shapes: str, heading: str) -> Benchmark:
+_LLAMA = Table(
+    "Llama 3 70B on 8 GPUs, 8,192 keys of a sequence", "B{N}H8K1N1L8192D128P16", of_batches(1, 8, 64)
+)
+_GPT_OSS = Table("gpt-oss 120B, 8,192 keys of a sequence", "B{N}H64K8N1L8192D64P16", of_batches(1, 8, 64))
+_GPT_OSS_WINDOW = Table(
+    "gpt-oss 120B, a window of 128 keys", "B{N}H64K8N1L8192D64P16W128", of_batches(1, 8, 64)
+)
+
+
+def _benchmark(
+    name: str, cache: str, shapes: str, heading: str, tables: tuple[Table, ...] = (_LLAMA,)
+) -> Benchmark:
     """cache: what its elements are, where they are not of 16 bits."""
     return Benchmark(
         name,
@@ -75,6 +87,7 @@ def _benchmark(name: str, cache: str, shapes: str, heading: str) -> Benchmark:
         flops=_flops,
         call=lambda problem, device: _call(problem, device, cache),
         refuse=_refuse,
+        tables=tables,
     )
 
 
@@ -85,6 +98,7 @@ BENCHMARKS = (
         # Llama 3 70B on 8 GPUs; gpt-oss 120B, a layer of all keys and one of a window.
         "B64H8K1N1L8192D128P16,B64H64K8N1L8192D64P16,B64H64K8N1L8192D64P16W128",
         "Attention to a cache in pages",
+        (_LLAMA, _GPT_OSS, _GPT_OSS_WINDOW),
     ),
     _benchmark(
         "attention_paged_fp8",

@@ -9,7 +9,8 @@ from .._latent_rows import LATENT, ROTARY, SCALED_ROW_BYTES, scaled_rows_of
 from ..quantization import dtype_of
 from ..sparse_latent_attention import attention_mla_sparse
 from ._attention_sparse_problems import SparseProblem, draw_sparse, sparse_in_float
-from ._record import DTYPES, Benchmark, Parity, ParityProblem
+from ._record import DTYPES, Benchmark, Parity, ParityProblem, Table
+from ._tables import of_batches
 
 # Of heads of 128 + 64 features before absorption, as in DeepSeek V3.
 SCALE = 192**-0.5
@@ -100,6 +101,14 @@ def _benchmark(name: str, heading: str, row_bytes: int, scaled_rows: bool) -> Be
         bytes=lambda problem: _bytes(problem, row_bytes),
         flops=lambda problem: 2.0 * (FEATURES + LATENT) * problem["H"] * problem["B"] * problem["N"],
         call=lambda problem, device: _call(problem, device, scaled_rows),
+        tables=tuple(
+            Table(
+                f"DeepSeek V3.2, {heads} heads, 2,048 of 65,536 keys",
+                f"B{{N}}H{heads}N2048L65536",
+                of_batches(1, 64),
+            )
+            for heads in (16, 128)
+        ),
     )
 
 
