@@ -28,6 +28,7 @@ _LOOPED_SHAPES = {
     (32, 128, 128): (64, 2048, 1232),
     (256, 256, 256): (4864, 512, 2464),
     (128, 128, 256): (256, 2048, 2464),
+    (64, 128, 256): (512, 512, 3232),
     (32, 128, 256): (64, 512, 2464),
 }
 # Where scales cost each K tile more, or tiles of another size are cheaper beside these.

@@ -41,14 +41,14 @@ _SIZES_OF_BLOCKS: dict[tuple[int, int], tuple[tuple[int, ...], int, int]] = _SIZ
 # Of scales of 32 of K.
 _SIZES_OF_MX: dict[int, tuple[tuple[int, ...], int, int]] = {
     256: ((220, 0, 2777), 512, 4064),
-    128: ((900, 700), 256, 992),
+    128: ((800, 700), 256, 3936),
     64: ((64, 60), 1024, 8160),
     32: ((30, 0, 32), 1024, 4064),
     16: ((5, 0, 20), 1024, 4064),
 }
 # Rows of tiles that not every pair of formats has.
 _HEIGHTS_OF_SOME: dict[int, tuple[tuple[str, str], ...]] = {
-    64: (("bf16", "fp4"),),
+    64: (("bf16", "fp4"), ("fp4", "fp4"), ("fp8", "fp4")),
     16: (("fp4", "fp4"), ("fp8", "fp8"), ("bf16", "fp4")),
 }
 _FORMATS_OF_MX = {
