@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Rows of a latent cache, and those of 8 bits that have scales among their bytes."""
+"""Rows of a latent cache, and those of 8 bits that have scales among their bytes: what they hold, and how they are written."""
 
 from __future__ import annotations
 
 import torch
+
+from ._arguments import check_dtype_and_device, check_tensor
 
 LATENT, ROTARY = 512, 64
 # Of DeepSeek V3.2's rows (FlashMLA, "FP8 KV cache"): 512 codes of float8_e4m3fn on every target, a float32 for each 128 of them, 64
@@ -37,3 +39,64 @@ def scaled_rows_of(rows: torch.Tensor) -> torch.Tensor:
     codes = (groups * (1 / scales)).clamp(-448, 448).to(torch.float8_e4m3fn)
     parts = (codes.flatten(-2), scales.squeeze(-1), rows[..., LATENT:])
     return torch.cat([part.contiguous().view(torch.uint8) for part in parts], -1)
+
+
+def check_scaled_rows(
+    where: str, kv_c: torch.Tensor, k_pe: torch.Tensor, kv_cache: torch.Tensor, scale: torch.Tensor | None
+) -> None:
+    """Raises for what rows with scales are not written of. kv_c, k_pe: (tokens, features)."""
+    check_tensor(where, "kv_cache", kv_cache)
+    check_dtype_and_device(where, "kv_cache", kv_cache, SCALED_ROW_DTYPES, "kv_c", kv_c)
+    if kv_c.dtype != torch.bfloat16 or (kv_c.shape[1], k_pe.shape[1]) != (LATENT, ROTARY):
+        raise ValueError(
+            f"{where}: kv_c is {kv_c.dtype} with {kv_c.shape[1]} features and k_pe has {k_pe.shape[1]}; rows of {SCALED_ROW_BYTES} bytes are "
+            f"of {torch.bfloat16}, {LATENT} and {ROTARY}"
+        )
+    if scale is not None:
+        raise ValueError(
+            f"{where}: scale is given and kv_cache has rows of {SCALED_ROW_BYTES} bytes, which have scales of their own; leave it out"
+        )
+    if kv_cache.dim() != 3:
+        raise ValueError(
+            f"{where}: kv_cache has shape {tuple(kv_cache.shape)}; it must be (blocks, block_size, {SCALED_ROW_BYTES})"
+        )
+    steps = (kv_cache.storage_offset(), *kv_cache.stride()[:2])
+    if kv_cache.stride(2) != 1 or any(step % 4 for step in steps):
+        raise ValueError(
+            f"{where}: kv_cache has strides {tuple(kv_cache.stride())} and begins at byte {steps[0]} of its storage; its rows are of unit "
+            "stride and begin on 4 bytes"
+        )
+
+
+def written_in_torch(
+    kv_c: torch.Tensor, k_pe: torch.Tensor, kv_cache: torch.Tensor, slots: torch.Tensor
+) -> None:
+    """Writes rows into their slots by PyTorch's operations."""
+    rows, kept = kv_cache.view(torch.uint8), slots >= 0
+    block, place = slots[kept].long() // rows.shape[1], slots[kept].long() % rows.shape[1]
+    rows[block, place] = scaled_rows_of(torch.cat((kv_c, k_pe), -1))[kept]
+
+
+def as_heads_with_scales(
+    kv_c: torch.Tensor, kv_cache: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Groups of 128 features as heads of keys and values (tokens, heads, 128), half of the groups each; the caches of the two (blocks,
+    block_size, heads, 128) and those of their scales (blocks, block_size, heads)."""
+    rows = kv_cache.view(torch.uint8)
+    groups = kv_c.unflatten(1, (-1, CODES_OF_A_SCALE))
+    codes = rows[..., :LATENT].unflatten(2, (-1, CODES_OF_A_SCALE))
+    scales = rows[..., LATENT : SCALED_ROW_BYTES - 2 * ROTARY].view(torch.float32)
+    half = groups.shape[1] // 2
+    return (
+        groups[:, :half],
+        groups[:, half:],
+        codes[:, :, :half],
+        codes[:, :, half:],
+        scales[..., :half],
+        scales[..., half:],
+    )
+
+
+def rotary_features(kv_cache: torch.Tensor) -> torch.Tensor:
+    """bfloat16 (blocks, block_size, 64)."""
+    return kv_cache.view(torch.uint8)[..., SCALED_ROW_BYTES - 2 * ROTARY :].view(torch.bfloat16)

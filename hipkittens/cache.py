@@ -17,13 +17,11 @@ from ._arguments import (
 )
 from ._call import call
 from ._latent_rows import (
-    CODES_OF_A_SCALE,
-    LATENT,
-    ROTARY,
-    SCALED_ROW_BYTES,
-    SCALED_ROW_DTYPES,
+    as_heads_with_scales,
+    check_scaled_rows,
     has_scaled_rows,
-    scaled_rows_of,
+    rotary_features,
+    written_in_torch,
 )
 from .quantization import dtype_of
 
@@ -151,7 +149,17 @@ def mla_cache_write(
         )
     check_slots(where, slots, kv_c.shape[0], "kv_c", kv_c)
     if isinstance(kv_cache, torch.Tensor) and has_scaled_rows(kv_cache):
-        _write_scaled_rows(where, kv_c, k_pe, kv_cache, slots, scale)
+        check_scaled_rows(where, kv_c, k_pe, kv_cache, scale)
+        _check_slots_are_apart(where, "kv_cache", kv_cache)
+        _check_slot_count(where, "kv_cache", *kv_cache.shape[:2])
+        _backend.check_device(where, "kv_c", kv_c)
+        if _backend.uses_torch():
+            written_in_torch(kv_c, k_pe, kv_cache, slots)
+            return
+        call("cache_write_scaled", *as_heads_with_scales(kv_c, kv_cache), slots, LAYOUTS.index("nhd"), True)
+        half = k_pe.shape[1] // 2
+        call("mla_cache_write", k_pe[:, :half], k_pe[:, half:], rotary_features(kv_cache), slots, None)
+        mark_written(kv_cache)
         return
     check_latent_cache(where, "kv_c", kv_c, [(kv_c.shape[1] + k_pe.shape[1],)], kv_cache, scale)
     _backend.check_device(where, "kv_c", kv_c)
@@ -548,51 +556,6 @@ def _codes_in(cache: torch.Tensor) -> torch.dtype:
 
 def _largest(dtype: torch.dtype) -> float:
     return 127.0 if dtype == torch.int8 else torch.finfo(dtype).max
-
-
-def _write_scaled_rows(where, kv_c, k_pe, kv_cache, slots, scale) -> None:
-    """Groups of a latent's features are heads of a cache with a scale of each head; rotary features are a latent of their own."""
-    check_tensor(where, "kv_cache", kv_cache)
-    check_dtype_and_device(where, "kv_cache", kv_cache, SCALED_ROW_DTYPES, "kv_c", kv_c)
-    if kv_c.dtype != torch.bfloat16 or (kv_c.shape[1], k_pe.shape[1]) != (LATENT, ROTARY):
-        raise ValueError(
-            f"{where}: kv_c is {kv_c.dtype} with {kv_c.shape[1]} features and k_pe has {k_pe.shape[1]}; rows of {SCALED_ROW_BYTES} bytes are "
-            f"of {torch.bfloat16}, {LATENT} and {ROTARY}"
-        )
-    if scale is not None:
-        raise ValueError(
-            f"{where}: scale is given and kv_cache has rows of {SCALED_ROW_BYTES} bytes, which have scales of their own; leave it out"
-        )
-    if kv_cache.dim() != 3:
-        raise ValueError(
-            f"{where}: kv_cache has shape {tuple(kv_cache.shape)}; it must be (blocks, block_size, {SCALED_ROW_BYTES})"
-        )
-    steps = (kv_cache.storage_offset(), *kv_cache.stride()[:2])
-    if kv_cache.stride(2) != 1 or any(step % 4 for step in steps):
-        raise ValueError(
-            f"{where}: kv_cache has strides {tuple(kv_cache.stride())} and begins at byte {steps[0]} of its storage; its rows are of unit "
-            "stride and begin on 4 bytes"
-        )
-    _check_slots_are_apart(where, "kv_cache", kv_cache)
-    _check_slot_count(where, "kv_cache", *kv_cache.shape[:2])
-    _backend.check_device(where, "kv_c", kv_c)
-    rows = kv_cache.view(torch.uint8)
-    if _backend.uses_torch():
-        kept = slots >= 0
-        block, place = slots[kept].long() // rows.shape[1], slots[kept].long() % rows.shape[1]
-        rows[block, place] = scaled_rows_of(torch.cat((kv_c, k_pe), -1))[kept]
-        return
-    behind = SCALED_ROW_BYTES - 2 * ROTARY
-    groups = kv_c.unflatten(1, (-1, CODES_OF_A_SCALE))
-    codes = rows[..., :LATENT].unflatten(2, (-1, CODES_OF_A_SCALE))
-    scales, rotary = rows[..., LATENT:behind].view(torch.float32), rows[..., behind:].view(torch.bfloat16)
-    half = groups.shape[1] // 2
-    call(
-        "cache_write_scaled", groups[:, :half], groups[:, half:], codes[:, :, :half], codes[:, :, half:], scales[..., :half],
-        scales[..., half:], slots, LAYOUTS.index("nhd"), True,
-    )  # fmt: skip
-    call("mla_cache_write", k_pe[:, : ROTARY // 2], k_pe[:, ROTARY // 2 :], rotary, slots, None)
-    mark_written(kv_cache)
 
 
 def write_in_torch(cache, rows, slots, scale, grouped=False) -> None:
