@@ -27,7 +27,8 @@ HEAD = """# Slow tests
 
 `./run test` leaves out what takes long: random sweeps, covering arrays in exact arithmetic, whole mutation runs, AITER's objects,
 builds. `./run test --slow` runs all of that, and writes this page; `python tools/slow_tests.py tests/test_parity.py --page` runs one
-file. Each row is the last run of a file here; "skipped" are tests for which something is not installed.
+file. Each row is the last run of a file here, in the seconds of the machine and of as many processes as there were; "skipped" are tests for
+which something is not installed.
 
 | file | passed | failed | skipped | seconds | date |
 | --- | ---: | ---: | ---: | ---: | --- |
