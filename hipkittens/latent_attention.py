@@ -141,7 +141,7 @@ def attention_mla(
     head_dim_v   512, the features of a value
 
     Strides of q, out and kv_cache: unit along their last dimension, rows on 4 bytes; no tensor is copied, addresses have 64 bits.
-    Products and sums are float32, rounded once. Where rows of a page are no multiple of 8, each key is looked up by itself.
+    Products and sums are float32, rounded once.
 
     No gradient: raises ValueError where one would be recorded. Raises TypeError or ValueError, before anything is launched, for what
     has no kernel. On a CPU block_table, seqused_k and cu_seqlens_q are checked, as in `attention_paged`.
