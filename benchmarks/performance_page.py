@@ -337,7 +337,10 @@ def draw(family: Family, entries: Mapping[Any, Entry]) -> None:
     panels[0].set_ylim(0, 1.05 * max(max(line.get_ydata()) for axes in panels for line in axes.get_lines()))
     figure.legend(labels.values(), labels.keys(), loc="outside right upper", fontsize="small")
     elements = ", bfloat16" if operations.benchmarks()[family.operation].bits == 16 else ""
-    figure.suptitle(f"{family.title}{elements}; bands: mean error of the model where it is calibrated")
+    # Beside the legend, which a long line would run under.
+    figure.suptitle(
+        f"{family.title}{elements}\nbands: mean error of the model where it is calibrated", fontsize="medium"
+    )
     plot.save(figure, str(IMAGES / picture(family)))
 
 
