@@ -146,8 +146,12 @@ def test_rows_with_scales_of_their_own(target, heads, page, dtype):
     """The same bits as of a cache of 16 bits that holds the same numbers."""
     problem = draw_latent([0, 1, 257, page + 1], 2, heads=heads, page=page, scaled_rows=True)
     given = dataclasses.replace(problem, kv_cache=problem.kv_cache.view(dtype))
-    out, lse = check(target, given, num_splits=2, sinks=torch.linspace(-1, 1, heads))
-    wide = check(target, widened(problem), num_splits=2, sinks=torch.linspace(-1, 1, heads))
+    options = {"num_splits": 2, "sinks": torch.linspace(-1, 1, heads)}
+    check(target, given, **options)
+    # In "fast" arithmetic a host with AMX may have another order of sums for another kernel.
+    with hipkittens.simulate(target, arithmetic="strict"):
+        out, lse = attention_mla(*given.arguments(), scale=SCALE, return_lse=True, **options)
+        wide = attention_mla(*widened(problem).arguments(), scale=SCALE, return_lse=True, **options)
     assert torch.equal(out, wide[0]) and torch.equal(lse, wide[1])
 
 
@@ -168,10 +172,10 @@ def test_every_code_of_a_row_and_any_scale(target, heads):
     for cache, length in ((finite, 16), (rows, 1)):
         lengths = torch.tensor([length], dtype=torch.int32)
         wide = scaled_rows_in_bfloat16(cache)
-        with hipkittens.simulate(target, checks="all") as run:
+        with hipkittens.simulate(target, checks="all", arithmetic="strict") as run:
             out = attention_mla(q, cache, table, lengths, scale=SCALE)
             expected = attention_mla(q, wide, table, lengths, scale=SCALE)
-        assert run.findings == [] or length == 1
+        assert run.findings == []
         if length == 1:
             assert out.isnan().all() and expected.isnan().any()
         else:

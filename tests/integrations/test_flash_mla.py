@@ -163,7 +163,7 @@ def test_caches_with_scales_in_their_rows(target, features, dtype):
             options = {
                 "extra_k_cache": more.view(dtype), "extra_indices_in_kvcache": more_indices, "extra_topk_length": more_lengths,
             }  # fmt: skip
-        with hipkittens.simulate(target, checks=True):
+        with hipkittens.simulate(target, checks=True, arithmetic="strict"):
             out, lse = flash_mla.flash_mla_with_kvcache(
                 q, cache.view(dtype), *head, True, indices, sinks, topk_length=lengths, **options
             )
@@ -188,7 +188,7 @@ def test_sequences_of_a_cache_with_scales_in_its_rows(target):
     """Without lists: the bits of a cache of 16 bits that holds the same numbers."""
     _, (q, cache, *rest) = arguments()
     rows, held = in_bytes(cache.squeeze(2).nan_to_num(), 0)
-    with hipkittens.simulate(target, checks=True):
+    with hipkittens.simulate(target, checks=True, arithmetic="strict"):
         out, lse = flash_mla.flash_mla_with_kvcache(q, rows, *rest, causal=True, is_fp8_kvcache=True)
         wide, sums = flash_mla.flash_mla_with_kvcache(q, held.unsqueeze(2), *rest, causal=True)
     assert out.isfinite().all() and torch.equal(out, wide) and torch.equal(lse, sums)
