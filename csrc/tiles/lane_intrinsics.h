@@ -7,10 +7,14 @@ namespace kittens {
 
 // Lanes.
 
-// A value of up to 32 bits through a function of 32 bits.
+// A value of up to 64 bits through a function of 32 bits.
 template <class T, class Function>
 KITTENS_DEVICE T as_32_bits(T value, const Function& function) {
-    if constexpr (sizeof(T) == 2)
+    if constexpr (sizeof(T) == 8) {
+        const auto halves = __builtin_bit_cast(vec<uint32_t, 2>, value);
+        return __builtin_bit_cast(T, vec<uint32_t, 2>{static_cast<uint32_t>(function(halves[0])),
+                                                      static_cast<uint32_t>(function(halves[1]))});
+    } else if constexpr (sizeof(T) == 2)
         return __builtin_bit_cast(T, static_cast<uint16_t>(function(__builtin_bit_cast(uint16_t, value))));
     else
         return __builtin_bit_cast(T, static_cast<uint32_t>(function(__builtin_bit_cast(uint32_t, value))));

@@ -56,13 +56,8 @@ struct KeyPages {
     // addresses[n]: of the n-th key's row; `own`: of the lane's key.
     KITTENS_DEVICE static void rows_of_16(global<const char> (&addresses)[lane_keys],
                                           global<const char> own) {
-        const auto bits = reinterpret_cast<uint64_t>(own);
-        for_each_index<lane_keys>([&](auto n) KITTENS_INLINE {
-            const uint32_t low = broadcast_in_16<n.value>(static_cast<uint32_t>(bits)),
-                           high = broadcast_in_16<n.value>(static_cast<uint32_t>(bits >> 32));
-            addresses[n.value] =
-                reinterpret_cast<global<const char>>(static_cast<uint64_t>(high) << 32 | low);
-        });
+        for_each_index<lane_keys>([&](auto n)
+                                      KITTENS_INLINE { addresses[n.value] = broadcast_in_16<n.value>(own); });
     }
 };
 

@@ -52,11 +52,7 @@ struct LatentShared : QueryRows<config, true> {
         global<const char> addresses[lane_keys];
         KeyPages::rows_of_16(addresses, row + wave_id() * band_dim * static_cast<int>(sizeof(Cached)));
         // A wave has the rotary features of the 8 keys that its lanes from 16 x its number on know.
-        const auto bits = reinterpret_cast<uint64_t>(row);
-        const int lane = wave_id() * 16 + lane_id() / rotary_lanes;
-        const uint32_t low = read_lane(static_cast<uint32_t>(bits), lane),
-                       high = read_lane(static_cast<uint32_t>(bits >> 32), lane);
-        const auto rotary_row = reinterpret_cast<global<const char>>(static_cast<uint64_t>(high) << 32 | low);
+        const auto rotary_row = read_lane(row, wave_id() * 16 + lane_id() / rotary_lanes);
         if constexpr (Row::has_scales)
             scales.load(row + Row::scales_at + wave_id() * static_cast<int>(sizeof(float)));
         compiler_fence();
