@@ -68,15 +68,6 @@ def check_scaled_rows(
         )
 
 
-def written_in_torch(
-    kv_c: torch.Tensor, k_pe: torch.Tensor, kv_cache: torch.Tensor, slots: torch.Tensor
-) -> None:
-    """Writes rows into their slots by PyTorch's operations."""
-    rows, kept = kv_cache.view(torch.uint8), slots >= 0
-    block, place = slots[kept].long() // rows.shape[1], slots[kept].long() % rows.shape[1]
-    rows[block, place] = scaled_rows_of(torch.cat((kv_c, k_pe), -1))[kept]
-
-
 def as_heads_with_scales(
     kv_c: torch.Tensor, kv_cache: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

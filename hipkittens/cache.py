@@ -21,7 +21,7 @@ from ._latent_rows import (
     check_scaled_rows,
     has_scaled_rows,
     rotary_features,
-    written_in_torch,
+    scaled_rows_of,
 )
 from .quantization import dtype_of
 
@@ -148,20 +148,22 @@ def mla_cache_write(
             f"{where}: kv_c has shape {tuple(kv_c.shape)} and k_pe {tuple(k_pe.shape)}; both have the same tokens"
         )
     check_slots(where, slots, kv_c.shape[0], "kv_c", kv_c)
-    if isinstance(kv_cache, torch.Tensor) and has_scaled_rows(kv_cache):
+    features = kv_c.shape[1] + k_pe.shape[1]
+    if isinstance(kv_cache, torch.Tensor) and has_scaled_rows(kv_cache) and features != kv_cache.shape[-1]:
         check_scaled_rows(where, kv_c, k_pe, kv_cache, scale)
         _check_slots_are_apart(where, "kv_cache", kv_cache)
         _check_slot_count(where, "kv_cache", *kv_cache.shape[:2])
         _backend.check_device(where, "kv_c", kv_c)
         if _backend.uses_torch():
-            written_in_torch(kv_c, k_pe, kv_cache, slots)
+            rows = scaled_rows_of(torch.cat((kv_c, k_pe), -1))
+            write_in_torch(kv_cache.view(torch.int32), rows.view(torch.int32), slots, None)  # as they are
             return
         call("cache_write_scaled", *as_heads_with_scales(kv_c, kv_cache), slots, LAYOUTS.index("nhd"), True)
         half = k_pe.shape[1] // 2
         call("mla_cache_write", k_pe[:, :half], k_pe[:, half:], rotary_features(kv_cache), slots, None)
         mark_written(kv_cache)
         return
-    check_latent_cache(where, "kv_c", kv_c, [(kv_c.shape[1] + k_pe.shape[1],)], kv_cache, scale)
+    check_latent_cache(where, "kv_c", kv_c, [(features,)], kv_cache, scale)
     _backend.check_device(where, "kv_c", kv_c)
     if _backend.uses_torch():
         rows = torch.cat((kv_c, k_pe), -1)

@@ -209,7 +209,7 @@ def test_slots_with_a_stride(target):
 
 
 @pytest.mark.parametrize("kind", ["same", "float8", "int8"])
-@pytest.mark.parametrize(("latent", "rotary"), [(512, 64), (40, 4), (17, 3)])
+@pytest.mark.parametrize(("latent", "rotary"), [(512, 64), (40, 4), (17, 3), (592, 64)])
 def test_latents(target, latent, rotary, kind):
     dtype = dtypes_of(kind, BF16)
     kv_c, k_pe = draw(11, latent, scale=9.0), draw(11, rotary, seed=1)
@@ -246,6 +246,16 @@ def test_latents_with_scales_in_their_rows(target, dtype):
     assert torch.equal(written[:, 528:], right[:, 528:])
     room[:, 2:10, 32:688] = 0x5A
     assert (room == 0x5A).all()
+
+
+def test_rows_with_scales_in_torch(target, monkeypatch):
+    kv_c, k_pe, slots = draw(11, 512), draw(11, 64, seed=1), slots_of(11, 24)
+    ours, torchs = (filled((3, 8, 656), torch.uint8) for _ in range(2))
+    mla_cache_write(kv_c, k_pe, ours, slots)
+    monkeypatch.setattr(hipkittens._backend._State, "backend", "torch")
+    mla_cache_write(kv_c, k_pe, torchs, slots)
+    codes, theirs = (each[..., :512].view(torch.float8_e4m3fn).float() for each in (ours, torchs))
+    assert torch.equal(codes, theirs) and torch.equal(ours[..., 512:], torchs[..., 512:])
 
 
 def test_nothing_to_write(target):
