@@ -349,7 +349,9 @@ class _KeptGradients(torch.autograd.Function):
                 addmm_(dweight, logits.t(), part)
             if dbias is not None:
                 dbias += logits.sum(0, dtype=torch.float32)
-        ctx.save_for_backward(dx, _rounded(dweight, weight), _rounded(dbias, bias))
+        # One rounding of dbias, where it costs no memory; dx and dweight are rounded before they are multiplied with dloss, too.
+        ctx.save_for_backward(dx, _rounded(dweight, weight), dbias)
+        ctx.dtype_of_bias = None if bias is None else bias.dtype
         return total * scale
 
     @staticmethod
@@ -361,8 +363,8 @@ class _KeptGradients(torch.autograd.Function):
                 "with recompute=True"
             )
         ctx.used = True
-        scaled = (value if value is None else value.mul_(dloss) for value in ctx.saved_tensors)
-        return *scaled, None, None, None
+        dx, dweight, dbias = (value if value is None else value.mul_(dloss) for value in ctx.saved_tensors)
+        return dx, dweight, None if dbias is None else dbias.to(ctx.dtype_of_bias), None, None, None
 
     @staticmethod
     def jvp(ctx, *_tangents):
