@@ -23,7 +23,7 @@ struct CodesEpilogue {
             for (int e = 0; e < 4; ++e) values[e] = clamped(values[e] * factor, largest_fp8);
             return to_fp8(values);
         };
-        if (arguments.vector_stores)
+        if (arguments.vector_stores) [[likely]]
             store_bands<uint8_t, true, lds_bytes>(bands, arguments, place, lds, destination, convert);
         else
             store_bands<uint8_t, false, lds_bytes>(bands, arguments, place, lds, destination, convert);

@@ -51,7 +51,8 @@ struct AddBias {
     template <class Accumulator, int down, int across, class Memory>
     KITTENS_DEVICE static void apply(Accumulator (&bands)[down][across], const GemmArguments& arguments,
                                      EpiloguePlace place, Memory) {
-        if (!arguments.bias) return;
+        if (!arguments.bias) [[likely]]
+            return;
         using Shape = typename Accumulator::shape;
         const buffer bias = bias_buffer(arguments.bias, arguments.bias_type, arguments.n);
         const int own = row_layout(Shape::value(), own_lane(), 0).col;
@@ -123,7 +124,9 @@ KITTENS_DEVICE void store_bands(Accumulator (&bands)[down][across], const GemmAr
             }
 }
 
-// The stages in their order, one rounding to the type of C, and the stores.
+// The stages in their order, one rounding to the type of C, and the stores. What is likely is said, so that most kernels' way to their end
+// is one piece of code: each jump past what others need waits for instructions that nothing has fetched yet, the last ones behind the
+// workgroup's own stores (docs/gemm_tuning.md).
 template <class Destination, class... Stages>
 struct Epilogue {
     // `lds`: lds_bytes of the wave's own that no load is in flight to.
@@ -136,16 +139,16 @@ struct Epilogue {
 
         auto store_as = [&](auto zero, auto convert) {
             using T = decltype(zero);
-            if (arguments.vector_stores)
+            if (arguments.vector_stores) [[likely]]
                 store_bands<T, true, lds_bytes>(bands, arguments, place, lds, destination, convert);
             else
                 store_bands<T, false, lds_bytes>(bands, arguments, place, lds, destination, convert);
         };
-        if (single)
-            store_as(float(), [](vec<float, 4> values) { return values; });
-        else if (arguments.output == ElementType::bf16)
+        if (arguments.output == ElementType::bf16) [[likely]]
             store_as(bf16(),
                      [](vec<float, 4> values) { return __builtin_convertvector(values, vec<bf16, 4>); });
+        else if (single)
+            store_as(float(), [](vec<float, 4> values) { return values; });
         else
             store_as(half(),
                      [](vec<float, 4> values) { return __builtin_convertvector(values, vec<half, 4>); });

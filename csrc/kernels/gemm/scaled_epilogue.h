@@ -12,7 +12,8 @@ struct ScaleSums {
     template <class Accumulator, int down, int across, class Memory>
     KITTENS_DEVICE static void apply(Accumulator (&bands)[down][across], const ScaledGemmArguments& arguments,
                                      EpiloguePlace place, Memory) {
-        if (!arguments.a_scale.data) return;
+        if (!arguments.a_scale.data) [[unlikely]]
+            return;
         using Shape = typename Accumulator::shape;
         const Coordinate own = row_layout(Shape::value(), own_lane(), 0);
         const auto factors = [&](ScaleArgument scale, int extent) KITTENS_INLINE {
@@ -84,7 +85,8 @@ struct Activate {
     template <class Accumulator, int down, int across, class Arguments, class Memory>
     KITTENS_DEVICE static void apply(Accumulator (&bands)[down][across], const Arguments& arguments,
                                      EpiloguePlace, Memory memory) {
-        if (arguments.activation == no_activation) return;
+        if (arguments.activation == no_activation) [[likely]]
+            return;
         using four = vec<float, 4>;
         constexpr int height = Accumulator::height, width = Accumulator::width;
         static_assert(Accumulator::per_lane == 4, "a base tile is 16 bytes of a lane");
