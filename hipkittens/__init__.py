@@ -40,6 +40,7 @@ from .mul_add import mul_add
 from .norm import layer_norm, rms_norm
 from .norm_quantization import QuantizedNorm, norm_quantize
 from .paged_attention import attention_paged, attention_paged_plan
+from .preshuffle import preshuffle, unshuffle
 from .qkv import qkv_rotary
 from .quantization import QuantSpec, dequantize, gated_activation_quantize, quantize
 from .quantized_attention import attention_of_codes, attention_quantized
@@ -115,6 +116,7 @@ __all__ = [
     "norm_quantize",
     "patch",
     "patched",
+    "preshuffle",
     "qkv_rotary",
     "quantize",
     "rms_norm",
@@ -134,6 +136,7 @@ __all__ = [
     "timing",
     "topk",
     "unpatch",
+    "unshuffle",
 ]
 
 

@@ -7,6 +7,7 @@ import torch
 
 from . import _backend
 from ._call import call
+from ._panels import as_b
 from .activation import GATES, constants_of, gate_and_other, gated_activation
 from .gemm import records
 from .grouped import grouped_matmul
@@ -22,15 +23,16 @@ def gated_groups(
     limit: float | None,
 ) -> torch.Tensor:
     """gated_activation(grouped_matmul(rows, w.mT, ends, bias=bias)) of w (G, 2 I, K), without a rounding between them. Where columns of
-    w are contiguous, not rows, it is these two: no kernel gates products of such, and to copy all experts would cost more."""
-    if _backend.uses_torch() or 0 in (*rows.shape, *w.shape) or w.stride(-1) != 1:
-        sums = grouped_matmul(rows, w.mT, ends, bias=bias)
+    w are contiguous, not rows, it is these two: no kernel gates products of such, and to copy all experts would cost more. So it is where w
+    is in panels (G, 2 I / 16, chunks, 16, 8), and gates and others share one."""
+    if _backend.uses_torch() or 0 in (*rows.shape, *w.shape) or not _reads_pairs(w, interleaved):
+        sums = grouped_matmul(rows, as_b(w), ends, bias=bias)
         gate, other = gate_and_other(sums, interleaved)
         return gated_activation(gate, kind, other=other, limit=limit)
     result, _ = call(
         "grouped_gated",
         rows,
-        w.mT,
+        as_b(w),
         ends.contiguous(),
         None if bias is None else bias.contiguous(),
         GATES.index(kind),
@@ -40,3 +42,7 @@ def gated_groups(
         rows.dtype,
     )
     return result
+
+
+def _reads_pairs(w: torch.Tensor, interleaved: bool) -> bool:
+    return w.stride(-1) == 1 if w.dim() == 3 else not interleaved and w.shape[1] % 2 == 0

@@ -9,6 +9,7 @@ import torch
 
 from . import _backend
 from ._arguments import check_dtype_and_device, check_gets_no_gradient, check_tensor
+from ._panels import as_b
 from .activation import activation as activate
 from .activation import gated_activation
 from .grouped import grouped_matmul
@@ -234,7 +235,7 @@ def _product(rows, weight, ends, scale, scales, bias, dtype) -> torch.Tensor:
     codes, factors = rows
     return grouped_matmul(
         codes,
-        weight.mT,
+        as_b(weight),
         ends,
         scale_a=factors,
         scale_b=scale,

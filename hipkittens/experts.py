@@ -6,10 +6,11 @@ from __future__ import annotations
 import torch
 
 from . import _backend, _scaled_experts
-from ._arguments import check_dtype_and_device, check_flag, check_tensor
+from ._arguments import check_dtype_and_device, check_flag, check_gets_no_gradient, check_tensor
 from ._autocast import to_autocast_dtype
 from ._call import call
 from ._gated_experts import gated_groups
+from ._panels import as_b, seen_as_rows
 from .activation import ACTIVATIONS, GATES, gate_and_other
 from .activation import activation as activate
 from .gemm import INPUT_DTYPES
@@ -101,7 +102,8 @@ def moe(
     w1            (E, 2 I, H) of that dtype, or with scales 8-bit floats of the target, int8, or (E, 2 I, H / 2) bytes of e2m1 (uint8 or
                   float4_e2m1fn_x2): I rows for the gate, then I for what it multiplies; interleaved: one of each in turn, as gpt-oss
                   has them, for which with scales results are copied once
-    w2            (E, H, I), or (E, H, I / 2) of e2m1
+    w2            (E, H, I), or (E, H, I / 2) of e2m1. Both, or one, may be in panels, as `preshuffle` has them and AITER's shuffle_weight
+                  their bytes: (E, N / 16, bytes of a row / 16, 16, elements of 16 bytes), with the same result and no derivative
     topk_weights  (tokens, k) float32 or x's dtype, what `router` returns
     topk_ids      (tokens, k) int32 or int64; without a map, numbers that are no expert's add nothing
     activation    a kind of `gated_activation`: "silu", "gelu_tanh", "gelu", "relu", "tanh", "swiglu" (gpt-oss')
@@ -146,20 +148,21 @@ def moe(
         x, w1, w2, bias1, bias2 = to_autocast_dtype(x, w1, w2, bias1, bias2)
     for name, value in (("interleaved", interleaved), ("weight_input", weight_input), ("gated", gated)):
         check_flag(where, name, value)
-    _check_layer(where, x, w1, w2, topk_weights, topk_ids, activation, bias1, bias2, gated, scaled)
+    as_rows = {
+        name: seen_as_rows(where, name, w) if isinstance(w, torch.Tensor) and w.dim() == 5 else w
+        for name, w in (("w1", w1), ("w2", w2))
+    }
+    _check_layer(where, x, *as_rows.values(), topk_weights, topk_ids, activation, bias1, bias2, gated, scaled)
+    if as_rows["w1"] is not w1 or as_rows["w2"] is not w2:
+        given = {"x": x, "w1": w1, "w2": w2, "topk_weights": topk_weights, "bias1": bias1, "bias2": bias2}
+        for name, value in given.items():
+            check_gets_no_gradient(where, name, value)
     if not gated and (interleaved or swiglu_limit is not None):
         name, value = ("interleaved", True) if interleaved else ("swiglu_limit", swiglu_limit)
         raise ValueError(f"{where}: {name} is {value} and gated False; only a gate has it: leave it out")
     scales = None
     if scaled:
-        tensors = {
-            "x": x,
-            "w1": w1,
-            "w2": w2,
-            "topk_weights": topk_weights,
-            "bias1": bias1,
-            "bias2": bias2,
-        }
+        tensors = {"x": x, **as_rows, "topk_weights": topk_weights, "bias1": bias1, "bias2": bias2}
         scales = _scaled_experts.checked(
             where, tensors, scale_w1, scale_w2, recipe, swizzle, smooth1, smooth2
         )
@@ -187,8 +190,8 @@ def _layer(
     if gated:
         hidden = gated_groups(rows, w1, ends, bias1, activation, interleaved, limit)
     else:
-        hidden = activate(grouped_matmul(rows, w1.mT, ends, bias=bias1), activation)
-    return grouped_matmul(hidden, w2.mT, ends, bias=bias2)
+        hidden = activate(grouped_matmul(rows, as_b(w1), ends, bias=bias1), activation)
+    return grouped_matmul(hidden, as_b(w2), ends, bias=bias2)
 
 
 def gathered_in_torch(

@@ -6,9 +6,10 @@ from __future__ import annotations
 import torch
 
 from . import _backend, scaled_grouped
-from ._arguments import check_dtype_and_device, check_tensor
+from ._arguments import check_dtype_and_device, check_gets_no_gradient, check_tensor
 from ._autocast import to_autocast_dtype
 from ._call import call
+from ._panels import in_rows, seen_as_rows
 from .gemm import INPUT_DTYPES, OUTPUT_DTYPES
 
 MOST_GROUPS = 4095  # of rows or columns: a lane of csrc/kernels/gemm/group_tiles.h has up to 64 of them
@@ -46,6 +47,9 @@ def grouped_matmul(
     contiguous, or that of the second if its columns are; others are copied first. Rows, and matrices of groups, that do not begin
     on 4 bytes or hold an odd number of elements are slower.
 
+    The b of the first kind may also be in panels, as `preshuffle` has weights (G, N, K) and AITER's shuffle_weight their bytes:
+    (G, N / 16, bytes of a row / 16, 16, elements of 16 bytes). The result is the same; there is no derivative.
+
     With scales, a and b of the first kind are codes, as in `scaled_matmul`: both 8-bit floats, float8_e4m3fnuz on gfx942 and
     float8_e4m3fn on gfx950; or both int8, whose sums are exact, with K up to 131068; on gfx950 both e2m1, two along K in a byte, (M, K / 2) and (G, K / 2, N) of uint8 or float4_e2m1fn_x2, or
     8-bit floats a and e2m1 b; on both targets bfloat16 a and e2m1 b. 32 divides K of 4 bits. The kernels read both along K, so that b is
@@ -66,19 +70,41 @@ def grouped_matmul(
                       each group's in that order, (G, ...), as `quantize` with layout "shuffled" writes those of one matrix
     Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
     """
+    panels = None
+    if isinstance(b, torch.Tensor) and b.dim() == 5:
+        panels, b = b, seen_as_rows(_WHERE, "b", b).mT
     if (out_dtype == torch.int32 and a.dtype == torch.int8) or any(
         each is not None for each in (scale_a, scale_b, recipe, swizzle)
     ):
         out_dtype = _check(a, b, offs, bias, out_dtype, scaled=True)
         scales = scaled_grouped.checked(_WHERE, a, b, scale_a, scale_b, recipe, swizzle, bias, out_dtype)
+        if panels is not None:
+            _check_panels(a, panels, bias)
         if _backend.uses_torch():
+            b = b if panels is None else in_rows(_WHERE, "b", panels).mT
             return _in_torch(*scaled_grouped.dequantized(a, b, scales), offs, bias, out_dtype)
-        return scaled_grouped.product(a, b, offs, scales, swizzle, bias, out_dtype)
-    a, b, bias = to_autocast_dtype(a, b, bias)
+        return scaled_grouped.product(a, b, offs, scales, swizzle, bias, out_dtype, panels)
+    if panels is not None:
+        a, panels, bias = to_autocast_dtype(a, panels, bias)
+        b = seen_as_rows(_WHERE, "b", panels).mT
+        _check_panels(a, panels, bias)
+    else:
+        a, b, bias = to_autocast_dtype(a, b, bias)
     out_dtype = _check(a, b, offs, bias, out_dtype)
     if _backend.uses_torch():
-        return _in_torch(a, b, offs, bias, out_dtype)
+        return _in_torch(a, b if panels is None else in_rows(_WHERE, "b", panels).mT, offs, bias, out_dtype)
+    if panels is not None and 0 not in (*a.shape, *b.shape):
+        b = panels
     return product(a, b, offs, bias, out_dtype)
+
+
+def _check_panels(a: torch.Tensor, panels: torch.Tensor, bias: torch.Tensor | None) -> None:
+    if a.dim() != 2:
+        raise ValueError(
+            f"{_WHERE}: a has shape {tuple(a.shape)} and b is in panels; they are for groups of rows, a (M, K)"
+        )
+    for name, value in (("a", a), ("b", panels), ("bias", bias)):
+        check_gets_no_gradient(_WHERE, name, value)
 
 
 def product(

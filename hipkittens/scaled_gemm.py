@@ -11,6 +11,7 @@ import torch
 from . import _backend
 from ._arguments import check_dtype_and_device, check_gets_no_gradient, check_tensor
 from ._call import call
+from ._panels import in_rows, seen_as_rows
 from .activation import in_torch
 from .gemm import ACTIVATIONS_OF_SUMS
 from .quantization import (
@@ -86,6 +87,8 @@ def scaled_matmul(
                both e3m2, 32 along K in 24 bytes, (M, 3 K / 4) and (3 K / 4, N) of uint8 with `formats`. 32 divides K of 6 and 4
                bits. The kernels read both along K: an `a` whose rows, or a `b` whose columns, are not contiguous is copied once,
                as torch copies operands of other strides
+    b          may also be in panels, as `preshuffle` has w and AITER's shuffle_weight its bytes: (N / 16, bytes of a row / 16, 16, 16),
+               of 8 and 4 bits, with the same result
     scale_a,   what codes are multiplied with, float32: one element ("tensor"), or (M, 1) and (1, N) ("row"), which are applied
     scale_b    to the sums; or of e4m3 codes one for each 128 of K and each row, (M, ceil(K / 128)) and (ceil(K / 128), N)
                ("1x128"), or 128 rows, (ceil(M / 128), ceil(K / 128)) and (ceil(K / 128), ceil(N / 128)) ("128x128"). These,
@@ -111,9 +114,16 @@ def scaled_matmul(
     for what has no kernel.
     """
     where = "hipkittens.scaled_matmul"
+    panels = None
+    if isinstance(b, torch.Tensor) and b.dim() == 4:
+        panels, b = b, seen_as_rows(where, "b", b).t()
     named, scalings = _check(
         where, a, b, scale_a, scale_b, bias, recipe, swizzle, activation, out_dtype, formats
     )
+    if panels is not None and named[0] in _SIX_BITS:
+        raise ValueError(
+            f"{where}: b is in panels and of 6 bits, which have an order of their own; pass w.t()"
+        )
     in_codes = out_dtype in CODE_DTYPES
     if in_codes:
         _check_codes(where, a, named, scalings, out_dtype)
@@ -125,6 +135,8 @@ def scaled_matmul(
         raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which reads no {swizzle!r} scales; unset it")
     if _backend.uses_torch() or 0 in a.shape or 0 in b.shape:
         wide = torch.float32 if in_codes else out_dtype
+        if panels is not None:
+            b = in_rows(where, "b", panels).t()
         result = _in_torch(a, b, scale_a, scale_b, named, scalings, bias, activation, wide)
         return _in_codes(result, scale_result, out_dtype) if in_codes else result
     scales = [
@@ -133,15 +145,15 @@ def scaled_matmul(
     ]
     if named[0] == "bf16" and a.stride(1) != 1:
         a = a.contiguous()
-    codes = [a.view(torch.uint8), b.t().view(torch.uint8)]
+    codes = [a.view(torch.uint8), (b.t() if panels is None else panels).view(torch.uint8)]
     if scalings[0] in _BLOCKED and scalings != ("1x128", "128x128"):
-        codes = map(in_dwords, codes)
+        codes = [in_dwords(each) for each in codes]
     if named[0] in _SIX_BITS and not swizzle:
-        codes = map(shuffled_six_bits, codes)
+        codes = [shuffled_six_bits(each) for each in codes]
     activation_number = -1 if activation is None else ACTIVATIONS_OF_SUMS.index(activation)
     if in_codes:
         scalings = (SCALINGS[each] for each in scalings)
-        codes = map(in_dwords, codes)
+        codes = [in_dwords(each) for each in codes]
         result = call("scaled_gemm_codes", *codes, *scales, bias, scale_result, *scalings, activation_number)
         return result.view(out_dtype)
     return call(

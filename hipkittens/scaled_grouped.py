@@ -198,12 +198,16 @@ def product(
     swizzle: str | None,
     bias: torch.Tensor | None,
     out_dtype: torch.dtype,
+    panels: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The grouped product of codes and scales that were checked."""
+    """The grouped product of codes and scales that were checked. panels: what is read in place of b, in whose shape they are."""
     offs = offs.contiguous()
     if a.stride(1) != 1:
         a = a.contiguous()
-    codes = in_dwords(a.view(torch.uint8)), in_dwords(b.mT.view(torch.uint8)).mT
+    codes = (
+        in_dwords(a.view(torch.uint8)),
+        in_dwords(b.mT.view(torch.uint8)).mT if panels is None else panels.view(torch.uint8),
+    )
     first, second = scales.a, scales.b
     if scales.recipe[0] == _MX:
         first = first.view(torch.uint8)

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "torch/registration.h"
+
 namespace hipkittens::torch_binding {
 namespace {
 
@@ -43,6 +45,16 @@ std::string shape_text(std::span<const int64_t> sizes) {
     std::string text = "(";
     for (const int64_t size : sizes) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
     return text + ")";
+}
+
+std::optional<Panels> panels_of(const char* operation, const Tensor& b, int64_t batches, int element_bytes) {
+    if (b.dimensions() != batches + 4) return {};
+    const auto sizes = b.sizes().subspan(static_cast<size_t>(batches));
+    if ((sizes[2] != 16 && sizes[2] != 32) || sizes[3] * element_bytes != 16 || !b.is_contiguous())
+        fail(std::string(operation) + ": b is " + shape_text(b.sizes()) +
+             "; panels are contiguous, (rows / panel, chunks, panel, elements of 16 bytes), with a panel of "
+             "16 or 32 rows");
+    return Panels{sizes[0] * sizes[2], sizes[1] * sizes[3], static_cast<int>(sizes[2])};
 }
 
 Operand make_operand(Tensor tensor, Dtype dtype) {

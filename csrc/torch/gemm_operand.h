@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 
@@ -17,6 +18,15 @@ struct Operand {
     Tensor tensor;
     gemm::Matrix matrix;
 };
+
+// Columns of B, which are rows in memory, in panels (kernels/gemm/panels.h): a tensor (..., rows / panel, chunks, panel, elements of 16
+// bytes) that is contiguous.
+struct Panels {
+    int64_t rows, row_elements;
+    int panel_rows;
+};
+// Of a tensor with so many dimensions before those of panels, or nothing where it has two fewer. Throws for panels that no kernel reads.
+std::optional<Panels> panels_of(const char* operation, const Tensor& b, int64_t batches, int element_bytes);
 
 // Rows, or columns of the transposed matrix, have unit stride: a tensor in which neither have is copied.
 Operand make_operand(Tensor tensor, Dtype dtype);

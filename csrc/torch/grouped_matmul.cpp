@@ -15,7 +15,7 @@ namespace hipkittens::torch_binding {
 namespace {
 
 // a (m, k) and b (groups, k, n): groups of rows of a. a (m, k) and b (k, n): groups of k, a matrix for each. a (groups, m, k) and
-// b (groups, k, n): no offs. offs: ends of the groups, int32. bias: (n) or (groups, n).
+// b (groups, k, n): no offs. Of groups of rows b may be in panels (gemm_operand.h), (groups, n / panel, chunks, panel, 16 bytes). offs: ends of the groups, int32. bias: (n) or (groups, n).
 constexpr const char* grouped_gemm_schema =
     "grouped_gemm(Tensor a, Tensor b, Tensor? offs, Tensor? bias, ScalarType out_dtype) -> Tensor";
 // Groups of rows: b (groups, k, 2 n), n gates and then what they multiply, or alternately. activation: 0 silu, 1 gelu_tanh, 2 gelu, 3
@@ -37,11 +37,11 @@ constexpr const char* operation = "grouped_gemm";
 // Columns of groups are rows of the transposed product.
 gemm::Grouping grouping_of(const Tensor& a, const Tensor& b, const std::optional<Tensor>& offs) {
     const int64_t da = a.dimensions(), db = b.dimensions();
-    if (da == 2 && db == 3) return gemm::Grouping::rows;
+    if (da == 2 && (db == 3 || db == 5)) return gemm::Grouping::rows;
     if (da == 2 && db == 2) return gemm::Grouping::inner;
     if (da == 3 && db == 3 && !offs) return gemm::Grouping::none;
     fail("grouped_gemm: a has " + std::to_string(da) + " dimensions and b has " + std::to_string(db) +
-         "; 2 and 3, 2 and 2, and without offs 3 and 3 are allowed");
+         "; 2 and 3, 2 and 2, without offs 3 and 3, and 2 and 5 with panels are allowed");
 }
 
 struct Scales {
@@ -77,11 +77,11 @@ struct Sizes {
     int64_t groups, m, n, k;
 };
 
-Sizes sizes_of(gemm::Grouping grouping, const Tensor& a, const Tensor& b, const std::optional<Tensor>& offs,
-               const std::optional<Scales>& scales) {
+Sizes sizes_of(gemm::Grouping grouping, const Tensor& a, const Tensor& b, const std::optional<Panels>& panels,
+               const std::optional<Tensor>& offs, const std::optional<Scales>& scales) {
     const auto sa = a.sizes(), sb = b.sizes();
     const std::string shapes = "; a is " + shape_text(sa) + ", b is " + shape_text(sb);
-    const int64_t rows_of_b = sb[sb.size() - 2],
+    const int64_t rows_of_b = panels ? panels->row_elements : sb[sb.size() - 2],
                   k = scales ? codes_in(operation, "a", scales->format_a, sa.back()) : sa.back();
     if (k != (scales ? codes_in(operation, "b", scales->format_b, rows_of_b) : rows_of_b))
         fail("grouped_gemm: the columns of a are not the rows of b" + shapes);
@@ -92,10 +92,10 @@ Sizes sizes_of(gemm::Grouping grouping, const Tensor& a, const Tensor& b, const 
             fail("grouped_gemm: offs needs to be contiguous, int32, of one dimension, and on a's device");
     }
     const int64_t groups = grouping == gemm::Grouping::none ? sa[0] : offs->sizes()[0];
-    if (sb.size() == 3 && sb[0] != groups)
+    if (sb.size() != 2 && sb[0] != groups)
         fail("grouped_gemm: there are " + std::to_string(groups) + " groups" + shapes);
     if (!(a.device() == b.device())) fail("grouped_gemm: a and b are on different devices");
-    return {groups, sa[sa.size() - 2], sb.back(), k};
+    return {groups, sa[sa.size() - 2], panels ? panels->rows : sb.back(), k};
 }
 
 struct Gates {
@@ -170,14 +170,17 @@ Results product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& o
                 const std::optional<Tensor>& bias, Dtype out_dtype, const std::optional<Scales>& scales = {},
                 const std::optional<Gates>& gates = {}) {
     const gemm::Grouping grouping = grouping_of(a_tensor, b_tensor, offs);
-    const auto [groups, m, n, k] = sizes_of(grouping, a_tensor, b_tensor, offs, scales);
+    const Dtype dtype = dtype_of_operands(a_tensor, b_tensor, scales.has_value());
+    const std::optional<Panels> panels = panels_of(operation, b_tensor, 1, scales ? 1 : 2);
+    const auto [groups, m, n, k] = sizes_of(grouping, a_tensor, b_tensor, panels, offs, scales);
     if (gates && (grouping != gemm::Grouping::rows || n % 2 != 0 || k == 0))
         fail(
             "grouped_gated: groups of rows of a, an even number of columns of b and some k are needed; b "
             "is " +
             shape_text(b_tensor.sizes()));
     const int64_t columns = gates ? n / 2 : n;  // of the result
-    const Dtype dtype = dtype_of_operands(a_tensor, b_tensor, scales.has_value());
+    if (panels && gates && gates->interleaved)
+        fail("grouped_gated: gates and their partners in panels do not alternate");
     if (scales && grouping != gemm::Grouping::rows)
         fail("grouped_gemm: operands with scales have groups of rows alone");
     const gemm::Scales kind = scales ? scales->kind() : gemm::Scales::none;
@@ -210,10 +213,12 @@ Results product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& o
 
     // Orders of which there are kernels for aligned rows (gemm::is_grouped_orientation); of codes there are no others.
     const bool inner = grouping == gemm::Grouping::inner;
-    const Operand b = scales  ? make_operand_on_dwords(std::move(b_tensor), true)
-                      : gates ? make_operand(std::move(b_tensor), dtype, true)
-                      : inner ? make_operand(std::move(b_tensor), dtype, false)
-                              : make_operand(std::move(b_tensor), dtype);
+    const Operand b =
+        panels   ? Operand{std::move(b_tensor), {nullptr, panels->row_elements, 0, true, panels->panel_rows}}
+        : scales ? make_operand_on_dwords(std::move(b_tensor), true)
+        : gates  ? make_operand(std::move(b_tensor), dtype, true)
+        : inner  ? make_operand(std::move(b_tensor), dtype, false)
+                 : make_operand(std::move(b_tensor), dtype);
     const Operand a = scales ? make_operand_on_dwords(std::move(a_tensor), false)
                       : grouping == gemm::Grouping::none && !b.matrix.transposed
                           ? make_operand(std::move(a_tensor), dtype)
@@ -233,7 +238,8 @@ Results product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& o
     problem.b = b.matrix;
     problem.c = {out.data(), columns, grouping == gemm::Grouping::rows ? 0 : m * n, false};
     if (a.tensor.dimensions() == 3) problem.a.batch_stride = a.tensor.strides()[0];
-    if (b.tensor.dimensions() == 3) problem.b.batch_stride = b.tensor.strides()[0];
+    if (b.tensor.dimensions() != 2) problem.b.batch_stride = b.tensor.strides()[0];
+    problem.b.data = b.tensor.data();
     if (scales) {
         count_in_elements(problem.a, problem.a_type);
         count_in_elements(problem.b, problem.b_type);

@@ -15,7 +15,7 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// a (M, K) and b (N, K) are bytes of codes, as kernels/element_type.h says. Numbers of formats, scalings and activations: hipkittens/scaled_gemm.py.
+// a (M, K) and b (N, K) are bytes of codes, as kernels/element_type.h says; b may be in panels (gemm_operand.h). Numbers of formats, scalings and activations: hipkittens/scaled_gemm.py.
 constexpr const char* schema =
     "scaled_gemm(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias, int format_a, int "
     "format_b, int scaling_a, int scaling_b, int scale_layout, int activation, ScalarType out_dtype) -> "
@@ -53,6 +53,23 @@ Tensor operand(const char* name, Tensor tensor) {
         refuse(std::string(name) + " needs two dimensions and dtype uint8; its shape is " +
                shape_text(tensor.sizes()));
     return make_operand(std::move(tensor), Dtype::uint8, false).tensor;
+}
+
+// B as its kernels read it: n rows of codes, or panels of them.
+struct Weights {
+    Tensor tensor;
+    int64_t n, row_bytes;
+    int panel_rows;
+
+    bool in_panels() const { return panel_rows != 0; }
+};
+Weights weights(Tensor b) {
+    if (b.dtype_number() == aoti_torch_dtype_uint8())
+        if (const auto panels = panels_of(operation, b, 0, 1))
+            return {std::move(b), panels->rows, panels->row_elements, panels->panel_rows};
+    Tensor rows = operand("b", std::move(b));
+    const int64_t n = rows.sizes()[0], bytes = rows.sizes()[1];
+    return {std::move(rows), n, bytes, 0};
 }
 
 // Factors of the rows of an operand, or its one.
@@ -109,7 +126,9 @@ void add_bias(gemm::Problem& problem, std::optional<Tensor>& bias, std::vector<r
 }
 
 Tensor product(Arguments& given) {
-    Tensor a = operand("a", given.tensor()), b = operand("b", given.tensor());
+    Tensor a = operand("a", given.tensor());
+    Weights weight = weights(given.tensor());
+    Tensor& b = weight.tensor;
     const std::optional<Tensor> scale_a = given.optional_tensor(), scale_b = given.optional_tensor();
     std::optional<Tensor> bias = given.optional_tensor();
     gemm::Problem problem;
@@ -119,9 +138,8 @@ Tensor product(Arguments& given) {
     const int64_t activation = given.integer();
     const Dtype dtype = out_dtype(given.dtype());
 
-    const int64_t m = a.sizes()[0], n = b.sizes()[0],
-                  k = codes_in(operation, "a", problem.a_type, a.sizes()[1]);
-    if (codes_in(operation, "b", problem.b_type, b.sizes()[1]) != k)
+    const int64_t m = a.sizes()[0], n = weight.n, k = codes_in(operation, "a", problem.a_type, a.sizes()[1]);
+    if (codes_in(operation, "b", problem.b_type, weight.row_bytes) != k)
         refuse("rows of a and b differ in length; a is " + shape_text(a.sizes()) + ", b is " +
                shape_text(b.sizes()));
     if (scale_layout != 0) refuse("scale_layout is " + std::to_string(scale_layout) + "; allowed: 0 (rows)");
@@ -153,7 +171,7 @@ Tensor product(Arguments& given) {
     if (mx || is_6_bits(problem.a_type) ||
         (blocks && (scaling_a != row_block_wise || scaling_b != block_wise))) {
         a = make_operand_on_dwords(std::move(a), false).tensor;
-        b = make_operand_on_dwords(std::move(b), false).tensor;
+        if (!weight.in_panels()) b = make_operand_on_dwords(std::move(b), false).tensor;
     }
     problem.scales = of_b                                                     ? gemm::Scales::of_b
                      : mx                                                     ? gemm::Scales::in_matrix
@@ -174,7 +192,12 @@ Tensor product(Arguments& given) {
         return {tensor.data(), bytes / size, 0, false};
     };
     problem.a = rows_of("a", a, problem.a_type);
-    problem.b = rows_of("b", b, problem.b_type);
+    if (weight.in_panels()) {
+        problem.b = {b.data(), weight.row_bytes / size_of(problem.b_type), 0};
+        problem.b.panel_rows = weight.panel_rows;
+    } else {
+        problem.b = rows_of("b", b, problem.b_type);
+    }
     problem.b.transposed = true;
     problem.c = {out.data(), n, 0, false};
     problem.activation = static_cast<int32_t>(activation);
@@ -208,16 +231,18 @@ void scaled_gemm(StableIValue* stack, uint64_t argument_count, uint64_t result_c
 }
 
 Tensor product_in_codes(Arguments& given) {
-    const Tensor a = make_operand_on_dwords(operand("a", given.tensor()), false).tensor,
-                 b = make_operand_on_dwords(operand("b", given.tensor()), false).tensor;
+    const Tensor a = make_operand_on_dwords(operand("a", given.tensor()), false).tensor;
+    Weights weight = weights(given.tensor());
+    if (!weight.in_panels()) weight.tensor = make_operand_on_dwords(std::move(weight.tensor), false).tensor;
+    const Tensor& b = weight.tensor;
     const Tensor scale_a = given.tensor(), scale_b = given.tensor();
     std::optional<Tensor> bias = given.optional_tensor();
     const std::optional<Tensor> scale_result = given.optional_tensor();
     const int64_t scaling_a = given.integer(), scaling_b = given.integer(), activation = given.integer();
 
     gemm::CodesProblem problem;
-    problem.m = a.sizes()[0], problem.n = b.sizes()[0], problem.k = a.sizes()[1];
-    if (b.sizes()[1] != problem.k)
+    problem.m = a.sizes()[0], problem.n = weight.n, problem.k = a.sizes()[1];
+    if (weight.row_bytes != problem.k)
         refuse("rows of a and b differ in length; a is " + shape_text(a.sizes()) + ", b is " +
                shape_text(b.sizes()));
     if (activation < gemm::no_activation || activation > static_cast<int64_t>(activation::Activation::relu))
@@ -237,7 +262,7 @@ Tensor product_in_codes(Arguments& given) {
     problem.a_type = problem.b_type = problem.output = ElementType::fp8;
     problem.scales = gemm::Scales::outer;
     problem.a = {a.data(), a.strides()[0], 0, false};
-    problem.b = {b.data(), b.strides()[0], 0, true};
+    problem.b = {b.data(), weight.in_panels() ? problem.k : b.strides()[0], 0, true, weight.panel_rows};
     problem.c = {out.data(), problem.n, 0, false};
     problem.a_scale = outer_scale("scale_a", scale_a, scaling_a, problem.m);
     problem.b_scale = outer_scale("scale_b", scale_b, scaling_b, problem.n);

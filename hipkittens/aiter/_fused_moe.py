@@ -7,6 +7,7 @@ import enum
 
 import torch
 
+from .._panels import panels_of_rows
 from .._scaled_experts import columns
 from ..experts import expert_combine, moe
 from ..scaled_grouped import FLOAT4, FLOAT8
@@ -79,8 +80,7 @@ def fused_moe(
 
     expert_mask: experts that are 0 there are not here, and the others numbered from 0. num_local_tokens: so many tokens count, the
     first; the others' rows are zeros. Gelu is that of erf; Swiglu gpt-oss', with its limit of 7, of halves. Weights whose attribute
-    is_shuffled is true are in the order of aiter.ops.shuffle.shuffle_weight(w, layout=(16, 16)): no kernel reads it, and each call
-    first copies them into rows. Without that attribute they are rows, as torch has them. block_size_M and
+    is_shuffled is true are in the order of aiter.ops.shuffle.shuffle_weight(w, layout=(16, 16)), which kernels read. Without that attribute they are rows, as torch has them. block_size_M and
     moe_sorting_dispatch_policy choose among AITER's kernels, and nothing here. Paddings have no kernel.
 
     quant_type: weights are the target's 8-bit floats, or with per_Token and per_Tensor int8, and w1_scale and w2_scale what they are
@@ -256,8 +256,8 @@ def _experts(
         )
     return moe(
         hidden_states,
-        _rows(name, "w1", w1),
-        _rows(name, "w2", w2),
+        _in_panels(name, "w1", w1),
+        _in_panels(name, "w2", w2),
         topk_weight,
         topk_ids if num_local_tokens is None else those_that_count(topk_ids, num_local_tokens),
         activation=_KINDS[kind],
@@ -344,8 +344,8 @@ def _member(name: str, argument: str, value: object) -> ActivationType | QuantTy
         ) from None
 
 
-def _rows(name: str, argument: str, weight: torch.Tensor) -> torch.Tensor:
-    """The weight in rows, of one in the order of shuffle_weight: chunks of 16 bytes, of 16 rows behind each other."""
+def _in_panels(name: str, argument: str, weight: torch.Tensor) -> torch.Tensor:
+    """The weight, of one in the order of shuffle_weight in the shape that says so."""
     if not getattr(weight, "is_shuffled", False):
         return weight
     if weight.dim() != 3 or weight.shape[1] % 16 or weight.shape[2] % 32:
@@ -353,8 +353,4 @@ def _rows(name: str, argument: str, weight: torch.Tensor) -> torch.Tensor:
             f"hipkittens.aiter.{name}: {argument} is shuffled and has shape {tuple(weight.shape)}; it needs (E, rows, columns), rows "
             "a multiple of 16 and columns of 32"
         )
-    experts, n, k = weight.shape
-    chunk = 16 // weight.itemsize
-    stored = weight.view(torch.uint8) if weight.dtype in FLOAT4 else weight
-    chunks = stored.contiguous().view(experts, n // 16, k // chunk, 16, chunk)
-    return chunks.transpose(2, 3).reshape(experts, n, k)
+    return panels_of_rows(weight)

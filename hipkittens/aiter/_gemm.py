@@ -7,7 +7,8 @@ from __future__ import annotations
 import torch
 
 from .. import scaled_matmul
-from ._operands import check_operands, rows_of_shuffled
+from .._panels import as_b, shape_of_weights
+from ._operands import check_operands, panels_of_shuffled
 from ._results import check_place, placed
 
 
@@ -55,10 +56,9 @@ def gemm_a8w8_bpreshuffle(
     dtype: torch.dtype = torch.bfloat16,
     check: bool = False,
 ) -> torch.Tensor:
-    """gemm_a8w8 of aiter.ops.shuffle.shuffle_weight(w, layout=(16, 16)), which each call copies into rows. AITER has no bias here and
-    no int8. check: arguments are checked in any case."""
+    """gemm_a8w8 of aiter.ops.shuffle.shuffle_weight(w, layout=(16, 16)). AITER has no bias here and no int8. check: arguments are checked in any case."""
     name = "gemm_a8w8_bpreshuffle"
-    return _product(name, XQ, rows_of_shuffled(name, "WQ", WQ), x_scale, w_scale, bias, dtype)
+    return _product(name, XQ, panels_of_shuffled(name, "WQ", WQ), x_scale, w_scale, bias, dtype)
 
 
 def gemm_a8w8_ASM(
@@ -72,7 +72,7 @@ def gemm_a8w8_ASM(
 ) -> torch.Tensor:
     """The same of shuffle_weight(w, layout=(32, 16)). bias may be None."""
     name = "gemm_a8w8_ASM"
-    return _product(name, XQ, rows_of_shuffled(name, "WQ", WQ, 32), x_scale, w_scale, bias, dtype)
+    return _product(name, XQ, panels_of_shuffled(name, "WQ", WQ, 32), x_scale, w_scale, bias, dtype)
 
 
 def gemm_a8w8_per_token_scale(
@@ -100,12 +100,15 @@ def _product(
     bias: torch.Tensor | None,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    for given, tensor in (("x", x), ("w", w)):
-        if tensor.dim() != 2:
+    for given, dims, tensor in (("x", (2,), x), ("w", (2, 4), w)):
+        if tensor.dim() not in dims:
             raise ValueError(
                 f"hipkittens.aiter.{name}: {given} has shape {tuple(tensor.shape)}; it needs 2 dimensions"
             )
-    for given, scale, rows in (("x_scale", x_scale, x.shape[0]), ("w_scale", w_scale, w.shape[0])):
+    for given, scale, rows in (
+        ("x_scale", x_scale, x.shape[0]),
+        ("w_scale", w_scale, shape_of_weights(w)[0]),
+    ):
         if scale.numel() not in (1, rows):
             raise ValueError(
                 f"hipkittens.aiter.{name}: {given} has shape {tuple(scale.shape)}; it needs 1 element, or {rows}"
@@ -113,4 +116,4 @@ def _product(
     scale_a = x_scale.reshape(-1, 1) if x_scale.numel() > 1 else x_scale
     scale_b = w_scale.reshape(1, -1) if w_scale.numel() > 1 else w_scale
     bias = None if bias is None else bias.reshape(-1)
-    return scaled_matmul(x, w.t(), scale_a, scale_b, bias=bias, out_dtype=dtype)
+    return scaled_matmul(x, as_b(w), scale_a, scale_b, bias=bias, out_dtype=dtype)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 
 from .. import QuantSpec, matmul, quantize, scaled_matmul
-from ._operands import check_operands, check_output, check_shape, rows_of_shuffled
+from .._panels import as_b, shape_of_weights
+from ._operands import check_operands, check_output, check_shape, panels_of_shuffled
 from ._quant import GROUP_FLOOR
 from ._results import check_place, placed
 
@@ -46,8 +47,7 @@ def gemm_a8w8_blockscale_bpreshuffle(
     dtype: torch.dtype = torch.bfloat16,
 ) -> torch.Tensor:
     """The same of aiter.ops.shuffle.shuffle_weight(w, layout=(16, 16)), with the scales of x in columns: an x_scale that is
-    contiguous is read as (K / 128, M), whichever shape it says. N and K are multiples of 16. No kernel reads this order of the
-    weight: each call first copies it into rows, so that w itself and gemm_a8w8_blockscale are faster."""
+    contiguous is read as (K / 128, M), whichever shape it says. N and K are multiples of 16."""
     return _preshuffled("gemm_a8w8_blockscale_bpreshuffle", XQ, WQ, x_scale, w_scale, dtype)
 
 
@@ -97,7 +97,8 @@ def gemm_a16w8_blockscale(
 def check_scales(name: str, x: torch.Tensor, w: torch.Tensor, **scales: torch.Tensor) -> None:
     """TypeError or ValueError for scales, x's and w's by their names, that are not those of the blocks."""
     blocks = -(-x.shape[1] // 128)
-    for (argument, scale), rows in zip(scales.items(), (x.shape[0], -(-w.shape[0] // 128)), strict=True):
+    of_w = -(-shape_of_weights(w)[0] // 128)
+    for (argument, scale), rows in zip(scales.items(), (x.shape[0], of_w), strict=True):
         check_shape(name, argument, scale, (rows, blocks))
 
 
@@ -109,9 +110,9 @@ def product(
     dtype: torch.dtype,
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Of rows of codes and their scales, plus bias."""
+    """Of rows of codes, w's in panels or not, and their scales, plus bias."""
     return scaled_matmul(
-        x, w.t(), x_scale, w_scale.t(), recipe=("1x128", "128x128"), bias=bias, out_dtype=dtype
+        x, as_b(w), x_scale, w_scale.t(), recipe=("1x128", "128x128"), bias=bias, out_dtype=dtype
     )
 
 
@@ -153,5 +154,5 @@ def _preshuffled(
     w_scale: torch.Tensor,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    rows = rows_of_shuffled(name, "WQ", w)
-    return product(x, rows, by_columns(name, "x_scale", x_scale, x.shape[0]), w_scale, dtype)
+    panels = panels_of_shuffled(name, "WQ", w)
+    return product(x, panels, by_columns(name, "x_scale", x_scale, x.shape[0]), w_scale, dtype)

@@ -11,6 +11,7 @@ import torch
 
 from .. import quantize, scaled_matmul
 from .._arguments import check_tensor
+from .._panels import as_b, shape_of_weights
 from ..scaled_gemm import shuffled
 from ._norm_quant import mxfp4_of
 from ._operands import (
@@ -18,19 +19,24 @@ from ._operands import (
     check_operands,
     check_output,
     check_shape,
-    rows_of_panels,
-    rows_of_shuffled,
+    panels_of_bands,
+    panels_of_shuffled,
 )
 from ._results import check_place, placed, refuse
 
 
 class Operand(NamedTuple):
-    """Codes (rows, K / 2) and their scales: (rows, K / 32), or shuffled as aiter's e8m0_shuffle does, of any shape. And their names."""
+    """Codes (rows, K / 2), or in panels, and their scales: (rows, K / 32), or shuffled as aiter's e8m0_shuffle does, of any shape. And
+    their names."""
 
     codes: torch.Tensor
     scales: torch.Tensor
     shuffled: bool
     names: tuple[str, str]
+
+    @property
+    def rows(self) -> int:
+        return shape_of_weights(self.codes)[0]
 
 
 def gemm_afp4wfp4(
@@ -70,7 +76,7 @@ def gemm_afp4wfp4_preshuffled_weight_scales(
     config: dict | None = None,
     use_aot: bool = True,
 ) -> torch.Tensor:
-    """gemm_afp4wfp4 of a shuffled weight (N / 16, 8 K), which each call copies into rows, and of shuffled scales; those of x are rows
+    """gemm_afp4wfp4 of a shuffled weight (N / 16, 8 K) and of shuffled scales; those of x are rows
     where M is below 32."""
     return _preshuffled("gemm_afp4wfp4_preshuffled_weight_scales", x, w, x_scales, w_scales, dtype, y)
 
@@ -101,7 +107,7 @@ def gemm_a4w4(
     bpreshuffle: bool = True,
 ) -> torch.Tensor:
     """A @ B.T into the first M rows of out, which AITER needs padded to 32; rows behind them stay. Scales are shuffled, and B (N, K / 2)
-    is where bpreshuffle is true: each call then copies it into rows. bias, alpha and beta have no kernel."""
+    is where bpreshuffle is true. bias, alpha and beta have no kernel."""
     name = "gemm_a4w4"
     for argument, value, usual in (("bias", bias, None), ("alpha", alpha, 1.0), ("beta", beta, 0.0)):
         if value is not usual and value != usual:
@@ -109,13 +115,13 @@ def gemm_a4w4(
             refuse(name, argument, shown, "hipkittens.scaled_matmul has a bias")
     check_has_mxfp4(name, A)
     if bpreshuffle:
-        B = rows_of_shuffled(name, "B", B)
+        B = panels_of_shuffled(name, "B", B)
     check_operands(name, {"A": A, "B": B})
     m = A.shape[0]
     if not isinstance(out, torch.Tensor) or out.dim() != 2 or out.shape[0] < m:
         shape = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
         raise ValueError(
-            f"hipkittens.aiter.{name}: out is {shape}; it must be ({m}, {B.shape[0]}), or have more rows"
+            f"hipkittens.aiter.{name}: out is {shape}; it must be ({m}, {shape_of_weights(B)[0]}), or have more rows"
         )
     operands = (
         Operand(A, A_scale, True, ("A", "A_scale")),
@@ -162,16 +168,16 @@ def gemm_a16wfp4_preshuffle(
     config: dict | None = None,
     skip_reduce: bool = False,
 ) -> torch.Tensor:
-    """gemm_a16wfp4 of a shuffled weight (N / 16, 8 K), which each call copies into rows, and of shuffled scales. prequant False: a
+    """gemm_a16wfp4 of a shuffled weight (N / 16, 8 K) and of shuffled scales. prequant False: a
     product of x as it is, in bfloat16, with w as bfloat16, on either target."""
     name = "gemm_a16wfp4_preshuffle"
     if prequant:
         check_has_mxfp4(name, x)
-        return _quantised(name, x, rows_of_panels(name, "w", w), w_scales, dtype, y, True)
+        return _quantised(name, x, panels_of_bands(name, "w", w), w_scales, dtype, y, True)
     check_tensor(f"hipkittens.aiter.{name}", "x", x)
     if x.dtype != torch.bfloat16:
         refuse(name, "prequant", f"{prequant} and x is {x.dtype}", "cast x to torch.bfloat16")
-    return _weight_of_4_bits(name, x, w_of(rows_of_panels(name, "w", w), w_scales, True), None, dtype, y)
+    return _weight_of_4_bits(name, x, w_of(panels_of_bands(name, "w", w), w_scales, True), None, dtype, y)
 
 
 def gemm_a8wfp4(
@@ -195,12 +201,13 @@ def _weight_of_4_bits(name, x, weight, x_scales, dtype, y):
     """x (M, K) as it is, times its factors of rows if it has any, and w as it is."""
     where = f"hipkittens.aiter.{name}"
     check_tensor(where, "w", weight.codes)
-    if x.dim() != 2 or weight.codes.dim() != 2 or x.shape[1] != 2 * weight.codes.shape[1]:
+    of_w = shape_of_weights(weight.codes)
+    if x.dim() != 2 or len(of_w) != 2 or x.shape[1] != 2 * of_w[1]:
         raise ValueError(
-            f"{where}: x has shape {tuple(x.shape)} and w {tuple(weight.codes.shape)}; they must be x (M, K) and w (N, K / 2)"
+            f"{where}: x has shape {tuple(x.shape)} and w {tuple(of_w)}; they must be x (M, K) and w (N, K / 2)"
         )
     check_operand(name, weight)
-    (m, _), n = x.shape, weight.codes.shape[0]
+    m, n = x.shape[0], weight.rows
     check_place(name, "y", y, m, n)
     out_dtype = dtype if y is None else y.dtype
     check_output(name, out_dtype)
@@ -208,7 +215,7 @@ def _weight_of_4_bits(name, x, weight, x_scales, dtype, y):
         return placed(name, "y", y, torch.empty((m, n), dtype=out_dtype, device=x.device))
     result = scaled_matmul(
         x,
-        weight.codes.t(),
+        as_b(weight.codes),
         x_scales,
         weight.scales if weight.shuffled else weight.scales.t(),
         recipe=("tensor" if x_scales is None else "row", "1x32"),
@@ -237,26 +244,26 @@ def check_unquantised(name: str, x: torch.Tensor, w: torch.Tensor, dims: int) ->
     check_tensor(where, "x", x)
     check_tensor(where, "w", w)
     check_has_mxfp4(name, x)
+    of_w = shape_of_weights(w)
     if (
         x.dim() != dims
-        or w.dim() != dims
-        or x.shape[-1] != 2 * w.shape[-1]
-        or x.shape[: dims - 2] != w.shape[: dims - 2]
+        or len(of_w) != dims
+        or x.shape[-1] != 2 * of_w[-1]
+        or x.shape[: dims - 2] != of_w[: dims - 2]
     ):
         of = "M, K) and w (N, K / 2" if dims == 2 else "B, M, K) and w (B, N, K / 2"
-        raise ValueError(
-            f"{where}: x has shape {tuple(x.shape)} and w {tuple(w.shape)}; they must be x ({of})"
-        )
+        raise ValueError(f"{where}: x has shape {tuple(x.shape)} and w {tuple(of_w)}; they must be x ({of})")
 
 
 def check_operand(name: str, operand: Operand) -> None:
     """TypeError or ValueError for scales that are not those of the codes (rows, K / 2)."""
     codes, scales, is_shuffled, names = operand
-    rows, groups = codes.shape[0], codes.shape[1] // 16
+    rows, columns = shape_of_weights(codes)
+    groups = columns // 16
     where = f"hipkittens.aiter.{name}"
-    if codes.shape[1] % 16:
+    if columns % 16:
         raise ValueError(
-            f"{where}: {names[0]} has {codes.shape[1]} columns of 2 codes; 32 must divide K: pad with zeros"
+            f"{where}: {names[0]} has {columns} columns of 2 codes; 32 must divide K: pad with zeros"
         )
     if not is_shuffled:
         check_shape(name, names[1], scales, (rows, groups))
@@ -284,7 +291,7 @@ def product(
     check_has_mxfp4(name, x.codes)
     for operand in (x, w):
         check_operand(name, operand)
-    m, n = x.codes.shape[0], w.codes.shape[0]
+    m, n = x.rows, w.rows
     check_place(name, place, y, m, n)
     out_dtype = dtype if y is None else y.dtype
     if 0 in (m, n):
@@ -294,7 +301,7 @@ def product(
         swizzle = "shuffled"
         scales = tuple(each.scales if each.shuffled else shuffled(each.scales) for each in (x, w))
     result = scaled_matmul(
-        x.codes, w.codes.t(), *scales, recipe="1x32", swizzle=swizzle, bias=bias, out_dtype=out_dtype
+        x.codes, as_b(w.codes), *scales, recipe="1x32", swizzle=swizzle, bias=bias, out_dtype=out_dtype
     )
     return placed(name, place, y, result)
 
@@ -309,10 +316,10 @@ def preshuffled_operands(
 ) -> tuple[Operand, Operand]:
     """Operands of AITER's kernels with weights in panels, whose x_scales are shuffled from 32 rows on."""
     check_has_mxfp4(name, x)
-    rows = rows_of_panels(name, names[1], w)
+    panels = panels_of_bands(name, names[1], w)
     return (
         Operand(x, x_scales, x.dim() == 2 and x.shape[0] >= 32, names[::2]),
-        Operand(rows, w_scales, True, names[1::2]),
+        Operand(panels, w_scales, True, names[1::2]),
     )
 
 
@@ -324,8 +331,8 @@ def _quantised(name, x, w, w_scales, dtype, y, is_shuffled=False):
     check_unquantised(name, x, w, 2)
     weight = w_of(w, w_scales, is_shuffled)
     check_operand(name, weight)
-    check_place(name, "y", y, x.shape[0], w.shape[0])
+    check_place(name, "y", y, x.shape[0], weight.rows)
     check_output(name, dtype if y is None else y.dtype)
     if 0 in x.shape:
-        return placed(name, "y", y, x.new_zeros((x.shape[0], w.shape[0]), dtype=dtype))
+        return placed(name, "y", y, x.new_zeros((x.shape[0], weight.rows), dtype=dtype))
     return product(name, x_of(*quantised(name, x, True), True), weight, dtype, y)

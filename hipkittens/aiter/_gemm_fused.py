@@ -78,7 +78,7 @@ def fused_gemm_afp4wfp4_a16w16(
         x, w = Operand(x_fp4, x_fp4_scale, False, names[::2]), Operand(w_fp4, w_fp4_scale, False, names[1::2])
     check_operands(name, {"x_fp4": x.codes, "w_fp4": w.codes})
     _check_beside(name, x_fp4.shape[0], 2 * x_fp4.shape[1], x_bf16, w_bf16, y_bf16)
-    bias = with_elements(name, "bias_fp4", bias_fp4, w.codes.shape[0])
+    bias = with_elements(name, "bias_fp4", bias_fp4, w.rows)
     first = _gemm_fp4.product(name, x, w, dtype, y_fp4, bias, "y_fp4")
     return first, _beside(name, x_bf16, w_bf16, bias_bf16, dtype, y_bf16)
 
@@ -178,7 +178,7 @@ def _factor(name: str, argument: str, value: torch.Tensor | float, m: int, n: in
 
 def _fp4_mul_add(name, x: Operand, w: Operand, a, b, dtype, y, fuse_type) -> torch.Tensor:
     check_operands(name, {"x": x.codes, "w": w.codes})
-    follow = _MulAdd(name, a, b, x.codes.shape[0], w.codes.shape[0], dtype, y, fuse_type)
+    follow = _MulAdd(name, a, b, x.rows, w.rows, dtype, y, fuse_type)
     return follow(_gemm_fp4.product(name, x, w, torch.float32))
 
 

@@ -8,9 +8,10 @@ import torch
 
 from .. import concat_heads
 from .._arguments import check_tensor, check_whole_number
+from .._panels import shape_of_weights
 from . import _gemm_blockscale, _gemm_fp4
 from ._gemm_fp4 import Operand, preshuffled_operands
-from ._operands import check_operands, check_output, rows_of_panels
+from ._operands import check_operands, check_output, panels_of_bands
 
 
 def fused_gemm_a8w8_blockscale_split_cat(
@@ -40,13 +41,13 @@ def fused_gemm_a8w8_blockscale_preshuffle_split_cat(
     config: dict | None = None,
     is_x_scale_transposed: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """fused_gemm_a8w8_blockscale_split_cat of a shuffled weight (N / 16, 16 K), which each call copies into rows. is_x_scale_transposed:
+    """fused_gemm_a8w8_blockscale_split_cat of a shuffled weight (N / 16, 16 K). is_x_scale_transposed:
     an x_scale that is contiguous is read as (ceil(K / 128), M), whichever shape it says."""
     name = "fused_gemm_a8w8_blockscale_preshuffle_split_cat"
-    rows = rows_of_panels(name, "w", w)
+    panels = panels_of_bands(name, "w", w)
     if is_x_scale_transposed:
         x_scale = _gemm_blockscale.by_columns(name, "x_scale", x_scale, x.shape[0])
-    return _of_fp8(name, x, rows, y, x_scale, w_scale, S1, S2, dtype)
+    return _of_fp8(name, x, panels, y, x_scale, w_scale, S1, S2, dtype)
 
 
 def fused_gemm_afp4wfp4_split_cat(
@@ -88,13 +89,13 @@ def fused_gemm_afp4wfp4_preshuffle_split_cat(
 def _of_fp8(name, x, w, y, x_scale, w_scale, s1, s2, dtype):
     check_operands(name, {"x": x, "w": w})
     _gemm_blockscale.check_scales(name, x, w, x_scale=x_scale, w_scale=w_scale)
-    _check(name, x.shape[0], w.shape[0], y, s1, s2, dtype)
+    _check(name, x.shape[0], shape_of_weights(w)[0], y, s1, s2, dtype)
     return _joined(_gemm_blockscale.product(x, w, x_scale, w_scale, dtype), y, s1, s2)
 
 
 def _of_fp4(name, x: Operand, w: Operand, y, s1, s2, dtype):
     check_operands(name, {"x": x.codes, "w": w.codes})
-    _check(name, x.codes.shape[0], w.codes.shape[0], y, s1, s2, dtype)
+    _check(name, x.rows, w.rows, y, s1, s2, dtype)
     return _joined(_gemm_fp4.product(name, x, w, dtype), y, s1, s2)
 
 

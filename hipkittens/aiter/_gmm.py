@@ -8,7 +8,7 @@ import torch
 
 from .. import grouped_matmul
 from .._arguments import check_dtype_and_device, check_tensor
-from ._operands import FP8_DTYPES, check_operands, check_output, ends_of, rows_of_shuffled, with_elements
+from ._operands import FP8_DTYPES, check_operands, check_output, ends_of, panels_of_shuffled, with_elements
 from ._results import check_place, placed
 
 
@@ -82,7 +82,7 @@ def deepgemm(
 ) -> torch.Tensor:
     """Y[g, :group_layout[g]] = XQ[g] @ WQ[g].T, of XQ (G, M, K) and WQ (G, N, K) shuffled by shuffle_weight(w, layout=(16, 16)), both
     bfloat16, float16, or 8-bit floats of the target with x_scale of G M elements and w_scale of G N; None is 1. Rows of Y behind
-    group_layout[g], int32 (G,), stay as they are. All M rows are multiplied, and each call copies WQ into rows."""
+    group_layout[g], int32 (G,), stay as they are. All M rows are multiplied."""
     name = "deepgemm"
     check_operands(name, {"XQ": XQ, "WQ": WQ}, 3)
     (groups, m, k), n = XQ.shape, WQ.shape[1]
@@ -96,14 +96,15 @@ def deepgemm(
     check_place(name, "Y", Y, groups, m, n)
     check_output(name, Y.dtype)
     scales = {"x_scale": x_scale, "w_scale": w_scale}
-    w = rows_of_shuffled(name, "WQ", WQ).mT
+    w = panels_of_shuffled(name, "WQ", WQ)
     if XQ.dtype not in FP8_DTYPES:
         for argument, scale in scales.items():
             if scale is not None:
                 raise ValueError(
                     f"hipkittens.aiter.{name}: {argument} is given and XQ is {XQ.dtype}, which has no scales; leave it None"
                 )
-        result = grouped_matmul(XQ, w, out_dtype=Y.dtype)
+        rows = XQ.reshape(groups * m, k)
+        result = grouped_matmul(rows, w, ends_of(groups, m, XQ.device), out_dtype=Y.dtype).view(Y.shape)
     else:
         shapes = {"x_scale": (groups * m, 1), "w_scale": (groups, 1, n)}
         ones = torch.ones((), device=XQ.device)

@@ -7,6 +7,7 @@ import torch
 
 from .. import _backend
 from .._arguments import check_tensor
+from .._panels import panels_of_rows, shape_of_weights
 from ..gemm import OUTPUT_DTYPES
 
 # Of either target.
@@ -14,18 +15,21 @@ FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
 
 
 def check_operands(function: str, operands: dict[str, torch.Tensor], dims: int = 2) -> None:
-    """TypeError or ValueError, unless both have so many dimensions, and the last in common, and of three the first."""
+    """TypeError or ValueError, unless both have so many dimensions, those of rows where they are in panels, and the last in common, and of
+    three the first."""
     where = f"hipkittens.aiter.{function}"
+    shapes = []
     for name, value in operands.items():
         check_tensor(where, name, value)
-        if value.dim() != dims:
+        shapes.append(shape_of_weights(value) if value.dim() == dims + 2 else value.shape)
+        if len(shapes[-1]) != dims:
             raise ValueError(f"{where}: {name} has shape {tuple(value.shape)}; it needs {dims} dimensions")
-    (first, x), (second, w) = operands.items()
+    (first, second), (x, w) = operands, shapes
     for what, axis in (("columns", -1), ("matrices", 0))[: dims - 1]:
-        if x.shape[axis] != w.shape[axis]:
+        if x[axis] != w[axis]:
             raise ValueError(
-                f"{where}: {first} has {x.shape[axis]} {what} and {second} {w.shape[axis]} ({first}: {tuple(x.shape)}, {second}: "
-                f"{tuple(w.shape)}); they must be equal"
+                f"{where}: {first} has {x[axis]} {what} and {second} {w[axis]} ({first}: {tuple(x)}, {second}: {tuple(w)}); they must be "
+                "equal"
             )
 
 
@@ -58,9 +62,9 @@ def check_output(function: str, dtype: torch.dtype) -> None:
         )
 
 
-def rows_of_shuffled(function: str, name: str, w: torch.Tensor, panel: int = 16) -> torch.Tensor:
-    """Weights (..., N, K) of aiter.ops.shuffle.shuffle_weight(w, layout=(panel, 16)) as rows, a copy: panels of so many rows hold 16
-    bytes of each row after the other."""
+def panels_of_shuffled(function: str, name: str, w: torch.Tensor, panel: int = 16) -> torch.Tensor:
+    """Weights (..., N, K) of aiter.ops.shuffle.shuffle_weight(w, layout=(panel, 16)) in the shape that says so, as products take them for
+    b: (..., N / panel, bytes of a row / 16, panel, elements of 16 bytes)."""
     where = f"hipkittens.aiter.{function}"
     check_tensor(where, name, w)
     width = w.shape[-1] * w.itemsize if w.dim() else 0
@@ -69,12 +73,10 @@ def rows_of_shuffled(function: str, name: str, w: torch.Tensor, panel: int = 16)
             f"{where}: {name} has shape {tuple(w.shape)}; a shuffled weight has rows of 16 bytes or a multiple, and a multiple of {panel} "
             "of them"
         )
-    *batch, rows, _ = w.shape
-    chunks = w.contiguous().view(torch.uint8).view(*batch, rows // panel, width // 16, panel, 16)
-    return chunks.transpose(-3, -2).reshape(*batch, rows, width).view(w.dtype)
+    return panels_of_rows(w, panel)
 
 
-def rows_of_panels(function: str, name: str, w: torch.Tensor) -> torch.Tensor:
+def panels_of_bands(function: str, name: str, w: torch.Tensor) -> torch.Tensor:
     """The same of the shape that AITER's Triton kernels take, (N / 16, 16 K)."""
     where = f"hipkittens.aiter.{function}"
     check_tensor(where, name, w)
@@ -82,7 +84,7 @@ def rows_of_panels(function: str, name: str, w: torch.Tensor) -> torch.Tensor:
         raise ValueError(
             f"{where}: {name} has shape {tuple(w.shape)}; a shuffled weight is (N / 16, 16 times the bytes of a row), which 256 divides"
         )
-    return rows_of_shuffled(function, name, w.reshape(w.shape[0] * 16, w.shape[1] // 16))
+    return panels_of_shuffled(function, name, w.reshape(w.shape[0] * 16, w.shape[1] // 16))
 
 
 def check_has_mxfp4(function: str, x: torch.Tensor) -> None:

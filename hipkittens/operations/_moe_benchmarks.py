@@ -10,6 +10,7 @@ import torch
 
 from .. import _backend
 from ..experts import moe
+from ..preshuffle import preshuffle
 from ..quantization import dtype_of
 from ._expert_sort_checks import drawn_experts
 from ._record import Benchmark, Table
@@ -48,8 +49,9 @@ def _call(problem, device, spec=None, integers=False):
     return lambda: moe(x, *codes(_backend.arch_of(torch.device(device))), topk, ids, **scales)
 
 
-def _call_of_mx(problem, device, rows: str | None):
-    """Weights of MXFP4 with their scales in the order of the kernels, and rows of tokens by this word of a recipe."""
+def _call_of_mx(problem, device, rows: str | None, panels: bool = False):
+    """Weights of MXFP4, in panels or in rows, with their scales in the order of the kernels, and rows of tokens by this word of a
+    recipe."""
     tokens, experts, k, features, inner = (
         problem[name] for name in ("tokens", "experts", "k", "features", "inner")
     )
@@ -59,6 +61,8 @@ def _call_of_mx(problem, device, rows: str | None):
         problem.in_codes(problem.tensor(device, experts, n, columns // 2), torch.uint8)
         for n, columns in sizes
     ]
+    if panels:
+        weights = [preshuffle(each) for each in weights]
     scales = {
         f"scale_w{number}": torch.full(
             (experts, -(-n // 32) * 32, -(-columns // 256) * 8), 127, dtype=torch.uint8, device=device
@@ -174,6 +178,30 @@ BENCHMARKS = (
                 ("MI300X", "MI355X"),
             ),
             ("moe_mxfp4", "Experts of a layer, MXFP4 weights and rows", "1x32", 4, ("MI355X",)),
+        )
+    ),
+    _benchmark(
+        "moe_mxfp8_mxfp4",
+        "Experts of a layer, MXFP4 weights and MXFP8 rows",
+        "64x128x4x2880x2880",
+        weight_bits=4.25,
+        bits=8,
+        rows="mxfp8",
+    ),
+    *(
+        _benchmark(
+            f"moe_{name}_panels",
+            f"Experts of a layer, MXFP4 weights in panels and {of_rows} rows",
+            "64x128x4x2880x2880",
+            weight_bits=4.25,
+            bits=bits,
+            rows=rows,
+            panels=True,
+        )
+        for name, of_rows, rows, bits in (
+            ("bf16_mxfp4", "bf16", None, 16),
+            ("mxfp8_mxfp4", "MXFP8", "mxfp8", 8),
+            ("mxfp4", "MXFP4", "1x32", 4),
         )
     ),
 )

@@ -14,12 +14,20 @@ from ._record import Checks, Function, Operation, Operator, no_derivative
 from ._sharding import given, replicated
 
 
+def _length_and_columns(b_shape) -> tuple[int, int]:
+    """Along K and of the result, of matrices or of panels (hipkittens/preshuffle.py)."""
+    if len(b_shape) == 5:
+        return b_shape[2] * b_shape[4], b_shape[1] * b_shape[3]
+    return b_shape[-2], b_shape[-1]
+
+
 def _fake(a, b, offs, bias, out_dtype):
+    length, columns = _length_and_columns(b.shape)
     torch._check(
-        a.shape[-1] == b.shape[-2],
+        a.shape[-1] == length,
         lambda: f"hipkittens::grouped_gemm: {tuple(a.shape)} @ {tuple(b.shape)}",
     )
-    sizes = a.shape[-2], b.shape[-1]
+    sizes = a.shape[-2], columns
     if a.dim() == b.dim():
         sizes = a.shape[0] if offs is None else offs.shape[0], *sizes
     return a.new_empty(sizes, dtype=out_dtype)
@@ -92,7 +100,7 @@ def _of_product(ctx, a, b, offs, grad):
 
 def _flops(a_shape, b_shape, *_args, out_shape=None, **_kwargs) -> int:
     """Of all rows: how many are in groups is known to the device alone."""
-    flops = 2 * b_shape[-1]
+    flops = 2 * _length_and_columns(b_shape)[1]
     for size in a_shape:
         flops *= size
     return flops
@@ -102,6 +110,8 @@ def _sharding(a, b, offs, bias, out_dtype):
     from torch.distributed.tensor import Replicate, Shard
 
     arguments = (a, b, offs, bias, out_dtype)
+    if len(b.shape) == 5:
+        return [replicated(arguments, 1)]
     columns, out_columns = len(b.shape) - 1, 1 if len(a.shape) < len(b.shape) else 2
     of_bias = Shard(len(bias.shape) - 1) if bias is not None else None
     return [
@@ -114,12 +124,13 @@ def _sharding(a, b, offs, bias, out_dtype):
 
 
 def _fake_gated(a, b, offs, bias, activation, interleaved, alpha, limit, keep_sums, out_dtype):
+    length, columns = _length_and_columns(b.shape)
     torch._check(
-        a.shape[1] == b.shape[1],
+        a.shape[1] == length,
         lambda: f"hipkittens::grouped_gated: {tuple(a.shape)} @ {tuple(b.shape)}",
     )
-    sums = a.new_empty((a.shape[0], b.shape[2]) if keep_sums else (0,))
-    return a.new_empty((a.shape[0], b.shape[2] // 2), dtype=out_dtype), sums
+    sums = a.new_empty((a.shape[0], columns) if keep_sums else (0,))
+    return a.new_empty((a.shape[0], columns // 2), dtype=out_dtype), sums
 
 
 # Codes in a byte, by numbers of formats (scaled_gemm.FORMATS).
@@ -132,24 +143,27 @@ def _codes_along(length: int, format: int) -> int:
 
 
 def _fake_scaled(a, b, offs, scale_a, scale_b, bias, format_a, format_b, scaling_a, scaling_b, out_dtype):
+    length, columns = _length_and_columns(b.shape)
     torch._check(
-        _codes_along(a.shape[1], format_a) == _codes_along(b.shape[1], format_b),
+        _codes_along(a.shape[1], format_a) == _codes_along(length, format_b),
         lambda: f"hipkittens::scaled_grouped_gemm: {tuple(a.shape)} @ {tuple(b.shape)}",
     )
-    return a.new_empty((a.shape[0], b.shape[2]), dtype=out_dtype)
+    return a.new_empty((a.shape[0], columns), dtype=out_dtype)
 
 
 def _scaled_flops(a_shape, b_shape, _offs, _a, _b, _bias, format_a, *_args, out_shape=None, **_kwargs) -> int:
     """Of all rows, as those of products without scales."""
-    return 2 * a_shape[0] * b_shape[2] * _codes_along(a_shape[1], format_a)
+    return 2 * a_shape[0] * _length_and_columns(b_shape)[1] * _codes_along(a_shape[1], format_a)
 
 
 def _scaled_sharding(*arguments):
     from torch.distributed.tensor import Replicate, Shard
 
-    _, _, _, scale_a, _, bias, *_, scaling_b, _ = arguments
+    _, b, _, scale_a, _, bias, *_, scaling_b, _ = arguments
     placements = [replicated(arguments, 1)]
-    if scaling_b == SCALINGS["row"]:  # a shard of the columns need not begin with a block of rows
+    if (
+        len(b.shape) == 3 and scaling_b == SCALINGS["row"]
+    ):  # a shard of the columns need not begin with a block of rows
         of_bias = Shard(len(bias.shape) - 1) if bias is not None else None
         tensors = [
             Replicate(),

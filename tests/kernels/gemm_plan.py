@@ -72,6 +72,7 @@ class Matrix(ctypes.Structure):
         ("leading_stride", ctypes.c_int64),
         ("batch_stride", ctypes.c_int64),
         ("transposed", ctypes.c_bool),
+        ("panel_rows", ctypes.c_int32),
     ]
 
 

@@ -68,6 +68,14 @@ def test_unaligned_rows_take_the_element_variants_only():
     assert only_unaligned(odd_batch)
 
 
+def test_panels_take_rows_of_vectors():
+    problem = shape("gfx950", 64, 64, 256, element="fp8", output="bf16", scales="outer")
+    assert any(name.endswith("unaligned") for name in suitable(problem))
+    problem.b.panel_rows = 16
+    names = suitable(problem)
+    assert names and not any(name.endswith("unaligned") for name in names)
+
+
 def test_the_stride_of_a_single_row_says_nothing():
     problem = shape("gfx942", 1, 64, 64)
     problem.a.leading_stride = 1
@@ -150,6 +158,10 @@ def changed(**fields):
         ({"c__leading_stride": 63}, "rows of c overlap"),
         ({"c__batch_stride": 0}, "batches of c overlap"),
         ({"a__leading_stride": 1 << 32}, "no variant reaches this far"),
+        ({"b__panel_rows": 8}, "panels of b have 8 rows; 16 and 32 are allowed"),
+        ({"b__panel_rows": 16, "b__transposed": False}, "only a transposed b"),
+        ({"b__panel_rows": 32, "b__leading_stride": 80}, "panels of b are whole"),
+        ({"b__panel_rows": 16}, "no variant reaches this far"),  # of 16 bits without groups
     ],
 )
 def test_bad_problems_are_refused(fields, message):

@@ -25,6 +25,7 @@ struct GemmArguments {
     int32_t
         vector_stores;  // 16 bytes of a row of C on, all are in that row or none, and they begin on 4 bytes
     TileOrder order;
+    uint32_t b_panel_shift;  // B is in panels of 1 << so many rows (panels.h), or 0: in rows
 };
 
 // Factors of an operand. Strides in elements, 0 where one factor serves all. Those of matrix steps (Scales::in_matrix) are in the
@@ -92,6 +93,11 @@ struct GroupArguments {
 struct GroupedGemmArguments : GemmArguments, GroupArguments {};
 struct ScaledGroupedGemmArguments : ScaledGemmArguments, GroupArguments {};
 struct GatedGroupedGemmArguments : GatedGemmArguments, GroupArguments {};
+
+// Those of kernels whose B may be in panels: weights of codes, and of experts. Kernels of other products shall not grow.
+template <class Arguments>
+concept MayHavePanels = requires(const Arguments& arguments) { arguments.b_scale; } ||
+                        requires(const Arguments& arguments) { arguments.groups; };
 
 // Adds the splits in ascending order, then bias and what C holds, then one rounding.
 struct ReduceArguments {

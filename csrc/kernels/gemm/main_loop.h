@@ -4,6 +4,7 @@
 #include "accumulation.h"
 #include "epilogue.h"
 #include "operand_stream.h"
+#include "panels.h"
 #include "product_tiles.h"
 #include "register_stream.h"
 #include "step_scale_loads.h"
@@ -23,7 +24,7 @@ struct OwnColumns {
     static constexpr int of_each = 1;
     template <class Operand, int pieces, class Arguments>
     KITTENS_DEVICE static auto source_of_b(const Arguments& arguments, TileCoordinate tile) {
-        return typename Operand::Source(arguments.b, tile.batch, arguments.n, arguments.k, tile.n);
+        return source_of_b_rows<Operand>(arguments, tile);
     }
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -83,6 +84,7 @@ void check(const Problem& p) {
     matrix("a", p.a, stored_a(p));
     matrix("b", p.b, stored_b(p));
     matrix("c", p.c, {p.m, p.n});
+    check_panels(p);
     if (p.c.transposed) refuse("c is written row by row; compute the transposed product instead");
     if (p.m > 1 && p.c.leading_stride < p.n)
         refuse("rows of c overlap: leading stride " + std::to_string(p.c.leading_stride) +
@@ -310,11 +312,30 @@ Launch reduce_launch(const Problem& p, std::array<uint32_t, 3> grid, const Scale
 
 std::span<const GemmVariant> gemm_variants() { return all_variants; }
 
+void check_panels(const Problem& p) {
+    const Matrix& b = p.b;
+    if (!b.panel_rows) return;
+    const auto refuse = [](const std::string& text) { throw std::invalid_argument("gemm: " + text); };
+    if (b.panel_rows != 16 && b.panel_rows != 32)
+        refuse("panels of b have " + std::to_string(b.panel_rows) + " rows; 16 and 32 are allowed");
+    if (!b.transposed || is_6_bits(p.b_type))
+        refuse("only a transposed b, of other than 6 bits, may be in panels");
+    const int64_t length = stored_elements(p.b_type, p.k);
+    if (p.n % b.panel_rows != 0 || length * size_of(p.b_type) % 16 != 0 || b.leading_stride != length)
+        refuse("panels of b are whole, with rows of 16 bytes or a multiple: n = " + std::to_string(p.n) +
+               ", k = " + std::to_string(p.k) + ", a row " + std::to_string(b.leading_stride) + " elements");
+}
+
+uint32_t panel_shift(const Matrix& b) {
+    return b.panel_rows ? static_cast<uint32_t>(std::countr_zero(static_cast<unsigned>(b.panel_rows))) : 0;
+}
+
 bool suits(Targets targets, const GemmConfig& config, const Problem& p) {
     if (!includes(targets, p.device.target) || config.a != p.a_type || config.b != p.b_type ||
         config.scales != p.scales)
         return false;
     if (config.orientation != orientation_of(p)) return false;
+    if (p.b.panel_rows && config.row_start == RowStart::element) return false;
     Problem q = p;
     q.a = normalized(p.a, stored_a(p));
     q.b = normalized(p.b, stored_b(p));
@@ -328,7 +349,8 @@ bool suits(Targets targets, const GemmConfig& config, const Problem& p) {
 bool suits(const GemmVariant& variant, const Problem& p) {
     const GemmConfig& config = variant.config;
     // HIP counts the threads of a grid dimension in 32 bits.
-    return (p.adds || !variant.adds) && suits(variant.targets, config, p) &&
+    const bool reads_b = !p.b.panel_rows || config.scales != Scales::none;
+    return reads_b && (p.adds || !variant.adds) && suits(variant.targets, config, p) &&
            divide_up(p.m, config.tile_m) * divide_up(p.n, config.tile_n) * config.threads() <= 0xffffffffll;
 }
 
@@ -375,6 +397,7 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
                               (size_of(arguments.output) == 4 ||
                                rows_are_dwords(c, {problem.m, problem.n}, problem.batch, arguments.output));
     arguments.order = order_of(problem, config);
+    arguments.b_panel_shift = panel_shift(problem.b);
     arguments.activation = split ? no_activation : problem.activation;
     const bool in_products = scales_products(problem.scales);
     if (!split || in_products) {

@@ -15,12 +15,14 @@
 namespace hipkittens::gemm {
 
 // A matrix as it lies in memory: strides in elements, unit stride along the last dimension. A transposed
-// operand is described by the rows it is stored in: a of "t" orientation has k rows of m elements.
+// operand is described by the rows it is stored in: a of "t" orientation has k rows of m elements. A transposed B may be in panels
+// (panels.h) of 16 or 32 rows, which follow each other.
 struct Matrix {
     const void* data = nullptr;
     int64_t leading_stride = 0;
     int64_t batch_stride = 0;
     bool transposed = false;
+    int32_t panel_rows = 0;  // or in rows
 };
 
 // C[batch, m, n] = A[batch, m, k] B[batch, k, n] (+ bias[n]). Quantised operands have scales, unless the sums are wanted as they
@@ -68,6 +70,11 @@ Plan plan(const Problem& problem);
 
 // The plan with every choice forced but the arguments: for tests and tuning. splits >= 1.
 Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits);
+
+// Throws std::invalid_argument unless b is in rows, or in panels as kernels read them.
+void check_panels(const Problem& problem);
+// GemmArguments::b_panel_shift.
+uint32_t panel_shift(const Matrix& b);
 
 // May this variant run this problem at all?
 bool suits(const GemmVariant& variant, const Problem& problem);

@@ -34,6 +34,10 @@ void check(const GroupedProblem& p) {
     if (!p.ends && p.grouping != Grouping::none) refuse("the ends of the groups are missing");
     if (p.gated && (p.grouping != Grouping::rows || p.scales != Scales::none))
         refuse("gates are for groups of rows without scales");
+    if (p.b.panel_rows && p.grouping != Grouping::rows) refuse("b in panels is for groups of rows");
+    check_panels(p);
+    if (p.b.panel_rows && p.gated && p.pair_stride != p.n * p.b.leading_stride)
+        refuse("gates and their partners in panels do not alternate");
     if (p.scales == Scales::none) return;
     if (p.grouping != Grouping::rows) refuse("quantised operands have groups of rows alone");
     const bool integers = p.output == ElementType::i32;
@@ -184,6 +188,7 @@ hipkittens::Launch launch_variant(const GroupedProblem& problem, const GroupedVa
     arguments.order.tiles_n = static_cast<uint32_t>(
         divide_up(divide_up(problem.n, tile_columns(problem, config)), arguments.tiles_of_workgroup));
     arguments.order.xcds = static_cast<uint32_t>(problem.device.xcds);
+    arguments.b_panel_shift = panel_shift(problem.b);
     arguments.ends = problem.ends;
     arguments.bias_group_stride = problem.bias_group_stride;
     arguments.groups = static_cast<int32_t>(problem.groups);
