@@ -115,10 +115,14 @@ class HipKittensExperts(FusedMoEExpertsModular):
             topk_weights = torch.ones_like(topk_weights)
         given = {"interleaved": interleaved} | self._of_weights(w1)
         result = moe(
-            hidden_states, w1, w2, topk_weights, topk_ids, activation=kind, bias1=self.w1_bias, bias2=self.w2_bias, expert_map=expert_map,
+            hidden_states, self._as_stored(w1), self._as_stored(w2), topk_weights, topk_ids, activation=kind, bias1=self.w1_bias, bias2=self.w2_bias, expert_map=expert_map,
             **given,
         )  # fmt: skip
         output.copy_(result)
+
+    def _as_stored(self, weights: torch.Tensor) -> torch.Tensor:
+        """Weights in the shape of rows as `moe` takes them."""
+        return weights
 
     def _of_weights(self, w1: torch.Tensor) -> dict[str, Any]:
         """What `moe` is told of weights that are not plain."""
