@@ -8,6 +8,7 @@ import hipkittens
 from hipkittens import QuantSpec, grouped_matmul, moe, preshuffle, quantize, scaled_matmul, unshuffle
 from hipkittens.operations._tensors import ends_of
 from hipkittens.quantization import dtype_of
+from tests.oracles.aiter.formats import float8
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
@@ -21,10 +22,6 @@ def target(request):
 
 def draw(*shape, dtype=F32, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def fp8(target):
-    return torch.float8_e4m3fnuz if target == "gfx942" else torch.float8_e4m3fn
 
 
 @pytest.mark.parametrize("panel_rows", [16, 32])
@@ -64,15 +61,15 @@ def operands(target, recipe, m, n, k, seed=3):
     random = torch.Generator().manual_seed(seed)
     if recipe in ("outer", "codes", "e5m2", "int8"):
         scales = torch.rand(m, 1, generator=random) + 0.5, torch.rand(1, n, generator=random) + 0.5
-        dtype = torch.int8 if recipe == "int8" else fp8(target)
+        dtype = torch.int8 if recipe == "int8" else float8(target)
         a, w = draw(m, k, seed=seed).mul(9).to(dtype), draw(n, k, seed=seed + 1).mul(9).to(dtype)
         if recipe == "e5m2":
             a = a.float().to(torch.float8_e5m2fnuz if target == "gfx942" else torch.float8_e5m2)
-        return a, w, scales, {"out_dtype": fp8(target)} if recipe == "codes" else {}
+        return a, w, scales, {"out_dtype": float8(target)} if recipe == "codes" else {}
     if recipe in ("blocks", "row blocks"):
         second = (blocks, -(-n // 128)) if recipe == "blocks" else (blocks, n)
         scales = torch.rand(m, blocks, generator=random) + 0.5, torch.rand(second, generator=random) + 0.5
-        a, w = draw(m, k, seed=seed).to(fp8(target)), draw(n, k, seed=seed + 1).to(fp8(target))
+        a, w = draw(m, k, seed=seed).to(float8(target)), draw(n, k, seed=seed + 1).to(float8(target))
         return a, w, scales, {"recipe": ("1x128", "128x128" if recipe == "blocks" else "1x128")}
     if k % 32 or (target == "gfx942" and recipe != "bf16 x mxfp4"):
         return None
@@ -251,7 +248,7 @@ def test_compiled(target, compile_backend):
 
 
 def test_what_is_refused(target):
-    codes = fp8(target)
+    codes = float8(target)
     w, one, ends = draw(48, 64, seed=1).to(codes), torch.ones(()), ends_of([5])
     with pytest.raises(ValueError, match=r"w has shape \(40, 64\).*N a multiple of 16"):
         preshuffle(w[:40])
