@@ -52,6 +52,6 @@ def as_b(weights: torch.Tensor) -> torch.Tensor:
     return weights if weights.dim() > 3 else weights.mT
 
 
-def shape_of_weights(weights: torch.Tensor) -> torch.Size:
-    """(N, K) or (G, N, K), of panels, too."""
-    return weights.shape if weights.dim() <= 3 else torch.Size(shape_in_rows("", "", weights))
+def shape_of_weights(weights: torch.Tensor, where: str = "hipkittens", name: str = "w") -> torch.Size:
+    """(N, K) or (G, N, K), of panels, too. ValueError, of the argument `name` of `where`, for more dimensions that are none."""
+    return weights.shape if weights.dim() <= 3 else torch.Size(shape_in_rows(where, name, weights))

@@ -247,6 +247,16 @@ def test_compiled(target, compile_backend):
     assert torch.equal(compiled(a, w), scaled_matmul(a, w, one, one))
 
 
+def test_aiter_names_the_argument_that_is_no_panel(target):
+    codes = torch.zeros(2, 3, 4, 5, dtype=float8(target))
+    with pytest.raises(ValueError, match=r"hipkittens\.aiter\.gemm_a8w8: w has shape \(2, 3, 4, 5\)"):
+        hipkittens.aiter.gemm_a8w8(codes[0, 0], codes, torch.ones(1), torch.ones(1))
+    with pytest.raises(ValueError, match=r"hipkittens\.aiter\.gemm_a8w8_blockscale: WQ has shape"):
+        hipkittens.aiter.gemm_a8w8_blockscale(
+            codes[0, 0], codes, torch.ones(4, 1), torch.ones(1, 1), y=torch.ones(4, 6)
+        )
+
+
 def test_what_is_refused(target):
     codes = float8(target)
     w, one, ends = draw(48, 64, seed=1).to(codes), torch.ones(()), ends_of([5])

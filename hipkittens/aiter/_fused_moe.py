@@ -80,7 +80,8 @@ def fused_moe(
 
     expert_mask: experts that are 0 there are not here, and the others numbered from 0. num_local_tokens: so many tokens count, the
     first; the others' rows are zeros. Gelu is that of erf; Swiglu gpt-oss', with its limit of 7, of halves. Weights whose attribute
-    is_shuffled is true are in the order of aiter.ops.shuffle.shuffle_weight(w, layout=(16, 16)), which kernels read. Without that attribute they are rows, as torch has them. block_size_M and
+    is_shuffled is true are in the order of aiter.ops.shuffle.shuffle_weight(w, layout=(16, 16)), which kernels read. Without that
+    attribute they are rows, as torch has them. block_size_M and
     moe_sorting_dispatch_policy choose among AITER's kernels, and nothing here. Paddings have no kernel.
 
     quant_type: weights are the target's 8-bit floats, or with per_Token and per_Tensor int8, and w1_scale and w2_scale what they are

@@ -56,7 +56,8 @@ def gemm_a8w8_bpreshuffle(
     dtype: torch.dtype = torch.bfloat16,
     check: bool = False,
 ) -> torch.Tensor:
-    """gemm_a8w8 of aiter.ops.shuffle.shuffle_weight(w, layout=(16, 16)). AITER has no bias here and no int8. check: arguments are checked in any case."""
+    """gemm_a8w8 of aiter.ops.shuffle.shuffle_weight(w, layout=(16, 16)). AITER has no bias here and no int8. check: arguments are
+    checked in any case."""
     name = "gemm_a8w8_bpreshuffle"
     return _product(name, XQ, panels_of_shuffled(name, "WQ", WQ), x_scale, w_scale, bias, dtype)
 
@@ -107,7 +108,7 @@ def _product(
             )
     for given, scale, rows in (
         ("x_scale", x_scale, x.shape[0]),
-        ("w_scale", w_scale, shape_of_weights(w)[0]),
+        ("w_scale", w_scale, shape_of_weights(w, f"hipkittens.aiter.{name}", "w")[0]),
     ):
         if scale.numel() not in (1, rows):
             raise ValueError(

@@ -21,7 +21,7 @@ def check_operands(function: str, operands: dict[str, torch.Tensor], dims: int =
     shapes = []
     for name, value in operands.items():
         check_tensor(where, name, value)
-        shapes.append(shape_of_weights(value) if value.dim() == dims + 2 else value.shape)
+        shapes.append(shape_of_weights(value, where, name) if value.dim() == dims + 2 else value.shape)
         if len(shapes[-1]) != dims:
             raise ValueError(f"{where}: {name} has shape {tuple(value.shape)}; it needs {dims} dimensions")
     (first, second), (x, w) = operands, shapes

@@ -161,9 +161,8 @@ def _scaled_sharding(*arguments):
 
     _, b, _, scale_a, _, bias, *_, scaling_b, _ = arguments
     placements = [replicated(arguments, 1)]
-    if (
-        len(b.shape) == 3 and scaling_b == SCALINGS["row"]
-    ):  # a shard of the columns need not begin with a block of rows
+    # A shard of the columns need not begin with a block of rows, and one of panels is none of columns.
+    if len(b.shape) == 3 and scaling_b == SCALINGS["row"]:
         of_bias = Shard(len(bias.shape) - 1) if bias is not None else None
         tensors = [
             Replicate(),
