@@ -18,7 +18,9 @@ def preshuffle(w: torch.Tensor, scales: None = None, *, panel_rows: int = 16) ->
 def preshuffle(
     w: torch.Tensor, scales: torch.Tensor, *, panel_rows: int = 16
 ) -> tuple[torch.Tensor, torch.Tensor]: ...
-def preshuffle(w, scales=None, *, panel_rows=16):
+def preshuffle(
+    w: torch.Tensor, scales: torch.Tensor | None = None, *, panel_rows: int = 16
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Weights (..., N, K) in panels, (..., N / panel_rows, bytes of a row / 16, panel_rows, elements of 16 bytes): a copy.
 
     w           weights of any dtype: codes of 8 bits, two of 4 bits in a byte, bfloat16 or float16. Rows are 16 bytes or a multiple

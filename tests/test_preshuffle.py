@@ -4,7 +4,7 @@
 import pytest
 import torch
 
-import hipkittens
+import hipkittens.aiter
 from hipkittens import QuantSpec, grouped_matmul, moe, preshuffle, quantize, scaled_matmul, unshuffle
 from hipkittens.operations._tensors import ends_of
 from hipkittens.quantization import dtype_of

@@ -107,6 +107,8 @@ def operations(
     assert_type(hipkittens.quantize(x, spec), Pair)
     assert_type(hipkittens.gated_activation_quantize(x, spec, "gelu", other=x, scale=x), Pair)
     assert_type(hipkittens.dequantize(x, x, spec, x.dtype), Tensor)
+    assert_type(hipkittens.unshuffle(hipkittens.preshuffle(x)), Tensor)
+    assert_type(hipkittens.preshuffle(x, weight, panel_rows=32), Pair)
     assert_type(hipkittens.topk(x, 4, 0, largest=False, row_ends=lengths), Pair)
     assert_type(hipkittens.router_top1(x, weight, shared=1), Pair)
     assert_type(hipkittens.router(x, 4, score="sigmoid", bias=weight, renormalize=True), Pair)
