@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The experts of a layer with weights of 8 and 4 bits: which scales these have, and how what is multiplied with them is quantised."""
+"""Mixture-of-experts layers with 8- and 4-bit weights: which scales these have, and how activations are quantized."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ._arguments import check_dtype_and_device, check_gets_no_gradient, check_te
 from ._panels import as_b
 from .activation import activation as activate
 from .activation import gated_activation
-from .grouped import grouped_matmul
-from .quantization import QuantSpec, dtype_of, gated_activation_quantize, quantize
+from .grouped import MOST_GATHERED_BYTES, grouped_matmul
+from .quantization import QuantSpec, dtype_of, gated_activation_quantize, quantize, reads_tokens_once
 from .scaled_gemm import check_has_matrix
 from .scaled_grouped import CODES, FLOAT4, SCALES_OF_32, length
 
@@ -21,7 +21,7 @@ WEIGHTS = CODES
 Recipe = str | tuple[str | None, str]
 
 _MX = "1x32"
-# What rows are quantised to by the first word of a recipe, of weights of 8 and of 4 bits; None: not at all.
+# How activations are quantized by the first word of a recipe, for 8- and 4-bit weights; None: not at all.
 _SPECS: dict[str | None, QuantSpec | None] = {
     None: None,
     "row": QuantSpec("fp8", "row"),
@@ -34,7 +34,7 @@ _SPECS_OF_MX = {
     "fp8": QuantSpec("mxfp8", layout="shuffled"),
     "fp4": QuantSpec("mxfp4", layout="shuffled"),
 }
-# Those of which a layer is built: how rows of tokens are scaled, and how weights are. The first that fits is what shapes mean.
+# The supported recipes: how activations and how weights are scaled. The first that fits is inferred from shapes.
 _BUILT: dict[str, tuple[tuple[str | None, str], ...]] = {
     "fp8": (
         ("row", "row"),
@@ -50,8 +50,9 @@ _BUILT: dict[str, tuple[tuple[str | None, str], ...]] = {
 
 
 class Scales(NamedTuple):
-    """Of both weights as grouped_matmul takes those of b, what rows of tokens are quantised to, if they are, and each expert's factors of
-    the columns of what is."""
+    """The scales of both weights in grouped_matmul's form for b, how activations are quantized, if they are, and each expert's factors of
+    the columns of those that are.
+    """
 
     w1: torch.Tensor
     w2: torch.Tensor
@@ -62,12 +63,12 @@ class Scales(NamedTuple):
     smooth2: torch.Tensor | None
 
     def offs_of_bands(self, ends: torch.Tensor) -> torch.Tensor | None:
-        """What rows are quantised with, of groups that end so: scales of 32 go to where the product wants them."""
+        """The offs argument for quantizing rows of groups with these ends: scales of 32 are written where the product expects them."""
         return ends if self.recipe[0] == _MX else None
 
 
 def columns(weight: torch.Tensor) -> int:
-    """Codes in a row of weights."""
+    """The number of codes in a row of weights."""
     return length("fp4" if weight.dtype in FLOAT4 else "fp8", weight.shape[-1])
 
 
@@ -81,7 +82,7 @@ def checked(
     smooth1: torch.Tensor | None = None,
     smooth2: torch.Tensor | None = None,
 ) -> Scales:
-    """Raises for scales that no kernel takes, weights of another target, and what requires a gradient.
+    """Raises for scales that no kernel supports, weights of another target, and tensors that require a gradient.
 
     tensors  arguments of the layer by name, of which w1 (E, N, K) and w2 have the scales
     """
@@ -167,9 +168,11 @@ def _recipe_of_products(pair: tuple[str | None, str]) -> tuple[str, str]:
     return {None: "tensor", "mxfp8": _MX}.get(pair[0], pair[0]), pair[1]
 
 
-def quantises_tokens(scales: Scales) -> bool:
-    """Whether hidden_rows takes tokens and the entries of `expert_sort`: their rows are then never written in the order of experts."""
-    return scales.spec is not None and scales.spec.granularity != "tensor"
+def takes_tokens(scales: Scales, x: torch.Tensor) -> bool:
+    """Whether hidden_rows accepts tokens with the entries and places of their choices, instead of rows in the order of experts."""
+    if scales.spec is None:
+        return _within_reach(x)
+    return scales.spec.granularity != "tensor"
 
 
 def hidden_rows(
@@ -181,10 +184,27 @@ def hidden_rows(
     entries: torch.Tensor | None = None,
     places: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The first product of rows (rows, K) that are quantised here, or of those of tokens (T, K), of whose choices entries are in the order
-    of rows and places (T, choices) the rows, rounded to their dtype."""
-    quantised = _quantized(rows, ends, scales, scales.smooth1, entries, places)
-    return _product(quantised, w1, ends, scales.w1, scales, bias, rows.dtype)
+    """The first GEMM, rounded to the dtype of rows, which are quantized here.
+
+    rows are (rows, K) in the order of experts; or, with entries and places (T, choices) of `expert_sort`, tokens (T, K).
+    """
+    choices = 1 if places is None else places.shape[1]
+    codes_of_tokens = (
+        scales.spec is not None
+        and places is not None
+        and scales.smooth1 is None
+        and _within_reach(rows)
+        and reads_tokens_once(rows, scales.spec, choices)
+    )
+    quantized = _quantized(rows, ends, scales, scales.smooth1, entries, places, codes_of_tokens)
+    gathers = codes_of_tokens or scales.spec is None
+    of_rows = (entries, choices) if gathers else (None, 1)
+    return _product(quantized, w1, ends, scales.w1, scales, bias, rows.dtype, *of_rows)
+
+
+def _within_reach(tokens: torch.Tensor) -> bool:
+    """Whether the product can gather these rows, or their codes, while it loads them."""
+    return tokens.shape[0] * max(tokens.stride(0), tokens.shape[1]) * tokens.itemsize < MOST_GATHERED_BYTES
 
 
 def gated_rows(
@@ -199,7 +219,7 @@ def gated_rows(
     limit: float | None,
     gated: bool,
 ) -> torch.Tensor:
-    """The second product, of activations of what the first one gave."""
+    """The second GEMM, of the activated results of the first one."""
     if gated and scales.spec is not None and scales.spec.granularity != "tensor" and scales.smooth2 is None:
         offs = scales.offs_of_bands(ends)
         rows = gated_activation_quantize(hidden, scales.spec, kind, other=other, limit=limit, offs=offs)
@@ -210,13 +230,13 @@ def gated_rows(
 
 
 def _quantized(
-    rows, ends, scales, smooth, entries=None, places=None
+    rows, ends, scales, smooth, entries=None, places=None, codes_of_tokens=False
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     if scales.spec is None:
         return rows, None
     ids = None
     if smooth is not None:
-        # A row's expert is that whose range it is in; those behind the last one become zeros.
+        # A row belongs to the expert in whose range it is; rows past the last one become zeros.
         count = len(rows if entries is None else entries)
         ids = torch.bucketize(torch.arange(count, dtype=ends.dtype, device=ends.device), ends, right=True)
     return quantize(
@@ -227,11 +247,12 @@ def _quantized(
         entries=entries,
         choices=1 if places is None else places.shape[1],
         places=places,
+        codes_of_tokens=codes_of_tokens,
         offs=scales.offs_of_bands(ends),
     )
 
 
-def _product(rows, weight, ends, scale, scales, bias, dtype) -> torch.Tensor:
+def _product(rows, weight, ends, scale, scales, bias, dtype, entries=None, choices=1) -> torch.Tensor:
     codes, factors = rows
     return grouped_matmul(
         codes,
@@ -243,11 +264,13 @@ def _product(rows, weight, ends, scale, scales, bias, dtype) -> torch.Tensor:
         swizzle=scales.swizzle,
         bias=bias,
         out_dtype=dtype,
+        entries=entries,
+        choices=choices,
     )
 
 
 def _shapes(scaling: str, weight: torch.Tensor) -> list[tuple[int, ...]]:
-    """Of the scales of weights (E, rows, columns)."""
+    """The shapes of the scales of weights (E, rows, columns)."""
     experts, rows, _ = weight.shape
     along = columns(weight)
     return {
@@ -262,7 +285,7 @@ def _fits(scale: torch.Tensor, scaling: str, weight: torch.Tensor, swizzle: str 
     if (scaling == _MX) != (scale.dtype in SCALES_OF_32):
         return False
     if scaling == _MX and swizzle:
-        return True  # grouped_matmul says how many bytes an expert has
+        return True  # grouped_matmul checks the number of bytes of an expert
     return (scaling == "tensor" and scale.numel() == 1) or tuple(scale.shape) in _shapes(scaling, weight)
 
 

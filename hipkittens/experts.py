@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The layer of a mixture of experts: rows to their experts, two products for each, and the weighted sum of what comes back."""
+"""Mixture-of-experts layer: tokens are gathered by expert, two GEMMs per expert, and the results combined as a weighted sum."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from .selection import DTYPES
 def expert_gather(
     x: torch.Tensor, entries: torch.Tensor, places: torch.Tensor, weights: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The rows of tokens in the order of their experts: x[entries // k], as `expert_sort` numbers them.
+    """Gather the rows of tokens in the order of their experts: x[entries // k], with entries from `expert_sort`.
 
-    x        (tokens, columns) bfloat16, float16 or float32
-    entries  (rows,) int32: token * k + choice of each row of the result; others than 0 .. tokens k - 1 give a row of zeros
-    places   (tokens, k) int32: the row of each choice, negative where it has none: what the gradient is computed by
-    weights  (tokens, k) float32, bfloat16 or float16: each row is multiplied by its own in float32 before it is rounded
+    - `x`: (tokens, columns) bfloat16, float16 or float32.
+    - `entries`: (rows,) int32, token * k + choice for each row of the result. Values outside 0 .. tokens k - 1 give a row of zeros.
+    - `places`: (tokens, k) int32, the row of each choice, negative if it has none; used to compute the gradient.
+    - `weights`: (tokens, k) float32, bfloat16 or float16. Each row is multiplied by its weight in float32 before it is rounded.
 
-    entries and places are those of `expert_sort`, of one order: each row of the result that has a token is the place of one
-    choice. Differentiable in x and weights, any number of times: the gradient of x is `expert_combine`, which sums a token's rows
-    in float32 and the order of its choices, so that it is the same in every run.
-    Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
+    entries and places are those of one `expert_sort`: each row of the result that has a token is the place of one choice. Differentiable
+    in x and weights, any number of times. The gradient of x is `expert_combine`, which adds a token's rows in float32 in the order of its
+    choices, so it is the same in every run.
+
+    Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not match.
     """
     weights = _check("hipkittens.expert_gather", "x", x, entries, places, weights)
     if x.shape[0] != places.shape[0]:
@@ -50,17 +51,18 @@ def expert_gather(
 def expert_combine(
     y: torch.Tensor, entries: torch.Tensor, places: torch.Tensor, weights: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The sum of each token's rows: out[t] = sum over its choices s of weights[t, s] y[places[t, s]].
+    """Combine the experts' results for each token: out[t] = sum over its choices s of weights[t, s] y[places[t, s]].
 
-    y        (rows, columns) bfloat16, float16 or float32, in the order of experts
-    entries  (rows,) int32: token * k + choice of each row of y, out of range where it has none: what the gradient is computed by
-    places   (tokens, k) int32: the row of each choice; negative ones, and those behind y, add nothing
-    weights  (tokens, k) float32, bfloat16 or float16, or None for 1
+    - `y`: (rows, columns) bfloat16, float16 or float32, in the order of experts.
+    - `entries`: (rows,) int32, token * k + choice for each row of y, out of range if it has none; used to compute the gradient.
+    - `places`: (tokens, k) int32, the row of each choice. Negative numbers and those past the end of y add nothing.
+    - `weights`: (tokens, k) float32, bfloat16 or float16, or None for 1.
 
-    Sums are float32, the first choice first, and rounded once: the result is the same in every run, and that of a token does not
-    depend on the others. A row that no place names is not read, whatever it holds. Differentiable in y and weights, any number of
-    times: the gradient of y is `expert_gather`.
-    Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
+    Sums are float32, in the order of the choices, and rounded once. The result is the same in every run, and that of a token does not
+    depend on other tokens. A row of y that no place refers to is not read, whatever it contains. Differentiable in y and weights, any
+    number of times; the gradient of y is `expert_gather`.
+
+    Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not match.
     """
     weights = _check("hipkittens.expert_combine", "y", y, entries, places, weights)
     if y.shape[0] != entries.shape[0]:
@@ -96,49 +98,54 @@ def moe(
     swiglu_limit: float | None = None,
     gated: bool = True,
 ) -> torch.Tensor:
-    """The experts of a layer: the sum over a token's choices of weight * (gate(x @ w1[e].T + bias1[e]) @ w2[e].T + bias2[e]).
+    """Apply the experts of a mixture-of-experts layer to tokens and combine their results by the router's weights.
 
-    x             (tokens, H) bfloat16 or float16
-    w1            (E, 2 I, H) of that dtype, or with scales 8-bit floats of the target, int8, or (E, 2 I, H / 2) bytes of e2m1 (uint8 or
-                  float4_e2m1fn_x2): I rows for the gate, then I for what it multiplies; interleaved: one of each in turn, as gpt-oss
-                  has them, for which with scales results are copied once
-    w2            (E, H, I), or (E, H, I / 2) of e2m1. Both, or one, may be in panels, as `preshuffle` has them and AITER's shuffle_weight
-                  their bytes: (E, N / 16, bytes of a row / 16, 16, elements of 16 bytes), with the same result and no derivative
-    topk_weights  (tokens, k) float32 or x's dtype, what `router` returns
-    topk_ids      (tokens, k) int32 or int64; without a map, numbers that are no expert's add nothing
-    activation    a kind of `gated_activation`: "silu", "gelu_tanh", "gelu", "relu", "tanh", "swiglu" (gpt-oss')
-    scale_w1, scale_w2  float32, what codes of weights are multiplied with: (E, 2 I, 1) and (E, H, 1), as
-                  quantize(w, QuantSpec("fp8", "row")) returns them ("row"); (E, 1, 1) or one element ("tensor"); or one for each 128
-                  rows by 128 columns, (E, ceil(2 I / 128), ceil(H / 128)) and (E, ceil(H / 128), ceil(I / 128)) ("128x128"); or e8m0
-                  bytes (uint8 or float8_e8m0fnu) for each 32 of a row, (E, 2 I, H / 32) and (E, H, I / 32) ("1x32")
-    recipe        how rows of tokens are quantised and how weights were: ("row", "row"), ("row", "tensor"), ("tensor", "tensor"),
-                  ("tensor", "row"), ("1x128", "128x128"), or on gfx950 ("1x32", "1x32") of 8-bit floats; of int8 the "row"s and "tensor"s. Of e2m1 weights, with "1x32":
-                  None, rows stay bfloat16 (both targets); on gfx950 "row" and "tensor", 8-bit floats with a float32 scale, "mxfp8",
-                  8-bit floats with e8m0 scales of 32, and "1x32", e2m1 with such. None for both: as the shapes and dtypes of scales
-                  say, with a scale for each row of tokens, or for each 128 of its columns where weights have blocks; rows stay
-                  bfloat16 beside e2m1
-    swizzle       of weights' scales of 32: None, rows, which each call brings into the kernels' order, or "shuffled", each
-                  expert's in that order, as `grouped_matmul` takes them
-    smooth1, smooth2  float32 (E, H) and (E, I), by which an expert's rows of tokens, and what its gate gives, are multiplied before they
-                  are quantised (SmoothQuant, whose weights were divided by them); of rows with scales of their own
-    bias1, bias2  (E, 2 I) and (E, H), of x's dtype or float32
-    expert_map    int32: the number among these E of each id, negative for another device's: expert parallelism. The sum over
-                  devices of what each returns is the layer
-    weight_input  weights multiply x before the first product, as Llama 4's, and not what comes back
-    swiglu_limit  limit of `gated_activation`
-    gated         False: w1 is (E, I, H), bias1 (E, I), and the activation, one of `activation`, multiplies nothing
+    The result is the sum over a token's choices e of weight * (gate(x @ w1[e].T + bias1[e]) @ w2[e].T + bias2[e]).
 
-    Five launches, six without a gate or where columns of w1 are contiguous, two more for over 65536 choices, of which none waits for the host: grids come from the most rows there can be, tokens k, and the
-    experts' numbers of rows stay on the device, so that a graph can capture it. What the gate gives and the second product's result are
-    rounded to x's dtype (the first product's, too, where the gate is a launch of its own), a token's sum is float32 and rounded once. Differentiable in x, w1, w2, topk_weights and the biases; two runs
-    give the same bytes, and permuted tokens the permuted ones. Under torch.autocast x, w1, w2 and the biases are converted to its
-    dtype, and topk_weights stay what they are.
+    - `x`: (tokens, H) bfloat16 or float16.
+    - `w1`: (E, 2 I, H) of that dtype, or with scales 8-bit floats of the target, int8, or (E, 2 I, H / 2) bytes of e2m1 (uint8 or
+      float4_e2m1fn_x2): I rows for the gate, then I rows for what it multiplies.
+    - `w2`: (E, H, I), or (E, H, I / 2) of e2m1. w1, w2 or both may be preshuffled (panel layout) by `preshuffle` or AITER's shuffle_weight,
+      (E, N / 16, bytes of a row / 16, 16, elements of 16 bytes), with the same result but no derivative.
+    - `topk_weights`: (tokens, k) float32 or x's dtype, as returned by `router`.
+    - `topk_ids`: (tokens, k) int32 or int64. Without a map, ids that are not those of an expert add nothing.
+    - `activation`: a kind of `gated_activation`: "silu", "gelu_tanh", "gelu", "relu", "tanh", "swiglu" (gpt-oss).
+    - `scale_w1`, `scale_w2`: float32 scales of quantized weights: (E, 2 I, 1) and (E, H, 1), as returned by
+      quantize(w, QuantSpec("fp8", "row")) ("row"); (E, 1, 1) or one element ("tensor"); one for each 128 rows by 128 columns,
+      (E, ceil(2 I / 128), ceil(H / 128)) and (E, ceil(H / 128), ceil(I / 128)) ("128x128"); or e8m0 bytes (uint8 or float8_e8m0fnu) for
+      each 32 of a row, (E, 2 I, H / 32) and (E, H, I / 32) ("1x32").
+    - `recipe`: how activations are quantized and how weights were: ("row", "row"), ("row", "tensor"), ("tensor", "tensor"),
+      ("tensor", "row"), ("1x128", "128x128"), or on gfx950 ("1x32", "1x32") with 8-bit floats; with int8 the combinations of "row" and
+      "tensor". With e2m1 weights the second is "1x32", and the first None: activations stay bfloat16 (both targets); or on gfx950 "row" or
+      "tensor": 8-bit floats with a float32 scale; "mxfp8": 8-bit floats with e8m0 scales of 32; "1x32": e2m1 with e8m0 scales of 32.
+      None for both infers it from the shapes and dtypes of the scales, with one scale for each row of activations, or for each 128 of its
+      columns if weights have block scales; with e2m1 weights activations stay bfloat16.
+    - `swizzle`: the order of the weights' 1x32 scales. None: rows, reordered for the kernels in each call. "shuffled": each expert's scales
+      are in that order, as in `grouped_matmul`.
+    - `smooth1`, `smooth2`: float32 (E, H) and (E, I), factors of an expert's input and of its gated hidden values before they are quantized
+      (SmoothQuant, in which the weights were divided by them); for activations with scales of rows.
+    - `bias1`, `bias2`: (E, 2 I) and (E, H), in x's dtype or float32.
+    - `expert_map`: int32, the index among these E experts for each id, negative for an expert of another device (expert parallelism). The
+      layer's result is the sum of the results of all devices.
+    - `interleaved`: rows of w1 alternate between gate and multiplied half, as in gpt-oss; with scales, intermediate results are then copied
+      once.
+    - `weight_input`: weights multiply x before the first GEMM, as in Llama 4, instead of the experts' results.
+    - `swiglu_limit`: the limit of `gated_activation`.
+    - `gated`: if False, w1 is (E, I, H), bias1 (E, I), and the activation, one of `activation`, multiplies nothing.
 
-    With scales, x and what the gate gives are quantised by their largest magnitudes, as `quantize` does, the latter in the launch of
-    the gate but where it is a tensor's or there is a smooth2: six launches, and one more where the scale is a tensor's or weights
-    multiply x. 8-bit weights are float8_e4m3fnuz on gfx942 and float8_e4m3fn on gfx950. There
-    is no derivative, and tensors that require one are refused; under autocast weights stay what they are.
-    Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
+    Without scales there are five launches, six without a gate or if columns of w1 are contiguous, and two more for over 65536 choices. None
+    waits for the host: grids are sized for the largest possible number of rows, tokens k, and the experts' row counts stay on the device,
+    so the call can be captured in a graph. Gated values and the results of the second GEMM are rounded to x's dtype (those of the first
+    GEMM as well, if the gate is a separate launch); a token's sum is float32 and rounded once. Two runs give the same bytes, and permuted
+    tokens give permuted results. Differentiable in x, w1, w2, topk_weights and the biases. Under torch.autocast x, w1, w2 and the biases
+    are converted to its dtype; topk_weights are not.
+
+    With scales, x and the gated values are quantized by their largest magnitudes, as in `quantize`. The gated values are quantized in the
+    launch of the gate, unless they have a per-tensor scale or there is a smooth2. There are six launches, and one more for per-tensor
+    scales or if weights multiply x. 8-bit float weights are float8_e4m3fnuz on gfx942 and float8_e4m3fn on gfx950. Not differentiable:
+    tensors that require a gradient are refused. Under torch.autocast weights are not converted.
+
+    Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not match.
     """
     where = "hipkittens.moe"
     scaled = any(each is not None for each in (scale_w1, scale_w2, recipe, swizzle, smooth1, smooth2))
@@ -168,7 +175,7 @@ def moe(
         )
     order = expert_sort(topk_ids, None, w1.shape[0], layout="ragged", expert_map=expert_map)
     ends, index = order.offsets[1:], (order.entries, order.places)
-    if scales is not None and not weight_input and _scaled_experts.quantises_tokens(scales):
+    if scales is not None and not weight_input and _scaled_experts.takes_tokens(scales, x):
         rows, tokens = x, index
     else:
         rows, tokens = expert_gather(x, *index, topk_weights if weight_input else None), ()
@@ -179,8 +186,9 @@ def moe(
 def _layer(
     rows, tokens, w1, w2, ends, scales, activation, bias1, bias2, interleaved, limit, gated
 ) -> torch.Tensor:
-    """Both products and the activation between them, of rows in the order of experts, or of tokens: entries and places of
-    their choices in this order."""
+    """Both GEMMs and the activation between them, of rows in the order of experts; or of tokens, given the entries and places of their
+    choices in this order.
+    """
     if scales is not None:
         sums = _scaled_experts.hidden_rows(rows, w1, ends, scales, bias1, *tokens)
         hidden, other = gate_and_other(sums, interleaved)
@@ -197,7 +205,7 @@ def _layer(
 def gathered_in_torch(
     x: torch.Tensor, entries: torch.Tensor, places: torch.Tensor, weights: torch.Tensor | None
 ) -> torch.Tensor:
-    """expert_gather by PyTorch's operations; float64 stays float64."""
+    """expert_gather by PyTorch operations; float64 stays float64."""
     pairs = places.numel()
     if pairs == 0:
         return x.new_zeros(entries.shape[0], x.shape[1])
@@ -212,7 +220,7 @@ def gathered_in_torch(
 def combined_in_torch(
     y: torch.Tensor, entries: torch.Tensor, places: torch.Tensor, weights: torch.Tensor | None
 ) -> torch.Tensor:
-    """expert_combine by PyTorch's operations; float64 stays float64."""
+    """expert_combine by PyTorch operations; float64 stays float64."""
     there = (places >= 0) & (places < y.shape[0])
     total = y.new_zeros(places.shape[0], y.shape[1], dtype=_wide(y))
     for choice in range(places.shape[1] if y.shape[0] else 0):
@@ -235,7 +243,7 @@ def _check(
     places: torch.Tensor,
     weights: torch.Tensor | None,
 ) -> torch.Tensor | None:
-    """Raises for what no kernel takes; returns the weights as kernels do."""
+    """Raises for arguments that no kernel supports; returns the weights in the form that the kernels read."""
     check_tensor(where, name, rows)
     check_dtype_and_device(where, name, rows, DTYPES, name, rows)
     if rows.dim() != 2:

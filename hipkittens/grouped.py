@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A matrix product for each group: bfloat16, float16, or codes of 8 and 4 bits with scales; rounded once."""
+"""Grouped matrix products: bfloat16, float16, or 8- and 4-bit quantized values with scales; rounded once."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ._panels import in_rows, seen_as_rows
 from .gemm import INPUT_DTYPES, OUTPUT_DTYPES
 
 MOST_GROUPS = 4095  # of rows or columns: a lane of csrc/kernels/gemm/group_tiles.h has up to 64 of them
+MOST_GATHERED_BYTES = 0xFFF00000  # csrc/kernels/gemm/plan.h, reach_bytes
 _WHERE = "hipkittens.grouped_matmul"
 
 
@@ -28,47 +29,58 @@ def grouped_matmul(
     swizzle: str | None = None,
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
+    entries: torch.Tensor | None = None,
+    choices: int = 1,
 ) -> torch.Tensor:
-    """A product for each of G groups, as torch.nn.functional.grouped_mm; differentiable in a, b and bias, unless they are scaled.
+    """Grouped matrix product, one GEMM per group, like torch.nn.functional.grouped_mm; optionally of quantized operands with scales.
 
-    a (M, K), b (G, K, N)      rows offs[g-1] .. offs[g]-1 of a times b[g]: (M, N), a mixture of experts' layer
-    a (M, K), b (K, N)         columns of a and rows of b from offs[g-1] on: (G, M, N), the gradient of its weights; zeros of an
-                               empty group
-    a (G, M, K), b (K, N)      a[g] times columns of b: (M, N), whose columns are contiguous: the transposed of the first kind
-    a (G, M, K), b (G, K, N)   without offs: (G, M, N)
+    Differentiable in a, b and bias, unless there are scales. The shapes select what is computed:
 
-    offs is int32 (G,), the end of each group, ascending; group 0 begins at 0. It stays on the device: nothing waits for it,
-    and the launch has the same grid whatever it says. What is behind the last group belongs to none: its rows (columns) of the
-    result are zeros. Ends that do not ascend, or beyond the operands, give a result without meaning and touch no other memory.
+        a (M, K), b (G, K, N)      rows offs[g-1] .. offs[g]-1 of a times b[g]: (M, N), the layer of a mixture of experts
+        a (M, K), b (K, N)         columns of a times rows of b, both from offs[g-1] to offs[g]-1: (G, M, N), the gradient of its weights;
+                                   zeros for an empty group
+        a (G, M, K), b (K, N)      a[g] times columns of b: (M, N) with contiguous columns, the transpose of the first kind
+        a (G, M, K), b (G, K, N)   without offs: (G, M, N)
 
-    a and b are bfloat16 or float16, both the same; out_dtype is one of these or float32 (default: the operands'). bias (N,) or
-    (G, N) is added before the one rounding, to rows of groups alone; not to groups of columns. Up to 4095 groups of rows or
-    columns, any number of others. Row-major and transposed b[g] cost no copy, nor does the a of the first kind if its rows are
-    contiguous, or that of the second if its columns are; others are copied first. Rows, and matrices of groups, that do not begin
-    on 4 bytes or hold an odd number of elements are slower.
+    `offs` is int32 (G,), the end of each group, ascending; group 0 begins at 0. It stays on the device: there is no synchronization, and
+    the grid of the launch does not depend on its values. Rows (columns) past the last group belong to none, and are zeros in the result.
+    Ends that do not ascend or are out of range give a meaningless result, but access no other memory.
 
-    The b of the first kind may also be in panels, as `preshuffle` has weights (G, N, K) and AITER's shuffle_weight their bytes:
-    (G, N / 16, bytes of a row / 16, 16, elements of 16 bytes). The result is the same; there is no derivative.
+    Without scales, `a` and `b` are bfloat16 or float16, both the same, and `out_dtype` is one of these or float32 (default: the operands').
+    `bias`, (N,) or (G, N), is added before the one rounding, only to rows that are in a group; it is not available for groups of columns.
+    There are up to 4095 groups of rows or columns, and any number of others. Row-major and transposed b[g] are not copied, nor is the a of
+    the first kind if its rows are contiguous, or that of the second if its columns are; others are copied first. Rows, and matrices of
+    groups, that are not aligned to 4 bytes or have an odd number of elements are slower.
 
-    With scales, a and b of the first kind are codes, as in `scaled_matmul`: both 8-bit floats, float8_e4m3fnuz on gfx942 and
-    float8_e4m3fn on gfx950; or both int8, whose sums are exact, with K up to 131068; on gfx950 both e2m1, two along K in a byte, (M, K / 2) and (G, K / 2, N) of uint8 or float4_e2m1fn_x2, or
-    8-bit floats a and e2m1 b; on both targets bfloat16 a and e2m1 b. 32 divides K of 4 bits. The kernels read both along K, so that b is
-    usually the .mT of weights (G, N, K), and others are copied first, as are rows that do not begin on 4 bytes or that 4 does not
-    divide. out_dtype is by default bfloat16; of int8 it may be int32, the sums themselves, without scales and bias. There is no
-    derivative, and tensors that require one are refused.
-    scale_a, scale_b  float32, what codes are multiplied with: (M, 1) and (G, 1, N), a factor for each row and each column, or (M,)
-                      and (G, N) as PyTorch has them ("row"); one element, or of b one for each group, (G, 1, 1) ("tensor"); or
-                      (M, ceil(K / 128)) and (G, ceil(K / 128), ceil(N / 128)), of any strides, which multiply the sums of each
-                      128 of K ("1x128" of a with "128x128" of b). Or on gfx950 e8m0 bytes (uint8 or float8_e8m0fnu) for each 32 of
-                      K, (M, K / 32) and (G, K / 32, N) ("1x32"), which the matrix instruction applies. ("row", "1x32") and
-                      ("tensor", "1x32"): of e2m1 b and a wider a; of bfloat16 scale_a may be None
-                      Scales of 32 of a may also be in bands, (32 (ceil(M / 32) + G), 8 ceil(K / 256)), as `quantize` and
-                      `gated_activation_quantize` write them where they are given offs; others are brought there by a launch
-    recipe            one of "row", "tensor" and "1x32" for both, or a pair of these names, a's and b's. None: as the shapes and
-                      dtypes say
-    swizzle           of a scale_b of 32 of K: None, as above, which is brought into the kernels' order with each call; or "shuffled",
-                      each group's in that order, (G, ...), as `quantize` with layout "shuffled" writes those of one matrix
-    Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
+    The b of the first kind may also be preshuffled (panel layout): weights (G, N, K) as `preshuffle` returns them, which are the bytes of
+    AITER's shuffle_weight: (G, N / 16, bytes of a row / 16, 16, elements of 16 bytes). The result is the same; there is no derivative.
+
+    With scales, a and b of the first kind are quantized values ("codes"), as in `scaled_matmul`: both 8-bit floats, float8_e4m3fnuz on
+    gfx942 and float8_e4m3fn on gfx950; or both int8, summed exactly, with K up to 131068; on gfx950 both e2m1, two along K in a byte,
+    (M, K / 2) and (G, K / 2, N) of uint8 or float4_e2m1fn_x2, or 8-bit floats a and e2m1 b; on both targets bfloat16 a and e2m1 b. With 4
+    bits K is a multiple of 32. The kernels read both along K, so b is usually the .mT of weights (G, N, K); others are copied first, as are
+    rows that are not aligned to 4 bytes or whose size is not a multiple of 4. out_dtype is bfloat16 by default; with int8 it may be int32,
+    the unscaled sums, without scales and bias. Not differentiable: tensors that require a gradient are refused.
+
+    - `scale_a`, `scale_b`: float32 factors of the codes, by recipe:
+      "row": a factor for each row and each column, (M, 1) and (G, 1, N), or (M,) and (G, N) as in PyTorch;
+      "tensor": one element, or for b one for each group, (G, 1, 1);
+      "1x128" for a with "128x128" for b: (M, ceil(K / 128)) and (G, ceil(K / 128), ceil(N / 128)), of any strides, applied to the partial
+      sums of each 128 of K;
+      "1x32" (gfx950): e8m0 bytes (uint8 or float8_e8m0fnu) for each 32 of K, (M, K / 32) and (G, K / 32, N), applied by the matrix
+      instruction;
+      ("row", "1x32") and ("tensor", "1x32"): for e2m1 b and a wider a; with bfloat16 a scale_a may be None.
+      The 1x32 scales of a may also be in bands, (32 (ceil(M / 32) + G), 8 ceil(K / 256)), as `quantize` and `gated_activation_quantize`
+      write them if they are passed offs; others are converted to bands by an additional launch.
+    - `recipe`: "row", "tensor" or "1x32" for both, or a pair of the names above, a's and b's. None infers it from shapes and dtypes.
+    - `swizzle`: the order of a 1x32 scale_b. None: as above, reordered for the kernels in each call. "shuffled": each group's scales are in
+      that order, (G, ...), as `quantize` with layout "shuffled" writes those of one matrix.
+    - `entries`: int32 (M,), with scales: row i of the product is that of row entries[i] // choices of a, which is then (T, K), in the
+      numbering of `expert_sort`. Rows are gathered while they are loaded, so a token's row is stored once for all its experts. scale_a
+      still has M rows. Rows of a take less than 4 GiB. An entry that names no row of a counts as a row of zeros.
+    - `choices`: the number of entries for each row of a.
+
+    Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not match.
     """
     panels = None
     if isinstance(b, torch.Tensor) and b.dim() == 5:
@@ -77,13 +89,22 @@ def grouped_matmul(
         each is not None for each in (scale_a, scale_b, recipe, swizzle)
     ):
         out_dtype = _check(a, b, offs, bias, out_dtype, scaled=True)
-        scales = scaled_grouped.checked(_WHERE, a, b, scale_a, scale_b, recipe, swizzle, bias, out_dtype)
+        rows = _rows_of_product(a, entries, choices)
+        scales = scaled_grouped.checked(
+            _WHERE, a, b, rows, scale_a, scale_b, recipe, swizzle, bias, out_dtype
+        )
         if panels is not None:
             _check_panels(a, panels, bias)
         if _backend.uses_torch():
             b = b if panels is None else in_rows(_WHERE, "b", panels).mT
+            if entries is not None:
+                a = a[_tokens(a, entries, choices)]
             return _in_torch(*scaled_grouped.dequantized(a, b, scales), offs, bias, out_dtype)
-        return scaled_grouped.product(a, b, offs, scales, swizzle, bias, out_dtype, panels)
+        return scaled_grouped.product(a, b, offs, scales, swizzle, bias, out_dtype, panels, entries, choices)
+    if entries is not None:
+        raise ValueError(
+            f"{_WHERE}: entries is given and a is {a.dtype} without scales, whose rows no kernel gathers; pass expert_gather(a, ...)"
+        )
     if panels is not None:
         a, panels, bias = to_autocast_dtype(a, panels, bias)
         b = seen_as_rows(_WHERE, "b", panels).mT
@@ -96,6 +117,35 @@ def grouped_matmul(
     if panels is not None and 0 not in (*a.shape, *b.shape):
         b = panels
     return product(a, b, offs, bias, out_dtype)
+
+
+def _rows_of_product(a: torch.Tensor, entries: torch.Tensor | None, choices: int) -> int:
+    """How many rows the product has. Raises TypeError or ValueError for entries that no kernel supports."""
+    if entries is None:
+        if choices != 1:
+            raise ValueError(
+                f"{_WHERE}: choices is {choices!r} and entries is None; pass entries, or leave it 1"
+            )
+        return a.shape[0]
+    check_tensor(_WHERE, "entries", entries)
+    check_dtype_and_device(_WHERE, "entries", entries, (torch.int32,), "a", a)
+    if isinstance(choices, bool) or not isinstance(choices, int) or choices < 1:
+        raise ValueError(f"{_WHERE}: choices is {choices!r}; it must be a whole number, 1 or more")
+    if entries.dim() != 1:
+        raise ValueError(
+            f"{_WHERE}: entries has shape {tuple(entries.shape)}; it needs 1 dimension, the choice of each row of the result"
+        )
+    reach = a.shape[0] * max(a.stride(0), a.shape[1]) * a.itemsize
+    if reach >= MOST_GATHERED_BYTES:
+        raise ValueError(
+            f"{_WHERE}: entries is given and the rows of a take {reach} bytes; allowed: less than {MOST_GATHERED_BYTES}. Gather them first"
+        )
+    return entries.shape[0]
+
+
+def _tokens(a: torch.Tensor, entries: torch.Tensor, choices: int) -> torch.Tensor:
+    """The row of a that each row of the product is; out of range entries are in no group."""
+    return (entries.long() // choices).clamp(0, a.shape[0] - 1)
 
 
 def _check_panels(a: torch.Tensor, panels: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -114,7 +164,7 @@ def product(
     bias: torch.Tensor | None,
     out_dtype: torch.dtype,
 ) -> torch.Tensor:
-    """grouped_matmul of arguments that were checked."""
+    """grouped_matmul of arguments that have been checked."""
     if bias is not None:
         bias = bias.contiguous()
     if offs is None:
@@ -135,7 +185,7 @@ def _check(
     out_dtype: torch.dtype | None,
     scaled: bool = False,
 ) -> torch.dtype:
-    """Raises for arguments no kernel takes; returns the result's dtype."""
+    """Raises for arguments that no kernel supports; returns the result's dtype."""
     dtypes = scaled_grouped.DTYPES if scaled else INPUT_DTYPES
     optional = (("offs", offs), ("bias", bias))
     for name, value in (
@@ -194,7 +244,7 @@ def _check(
 
 
 def _check_groups(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None) -> int:
-    """How many there are."""
+    """Checks the groups and returns their number."""
     if a.dim() == b.dim() == 3:
         if offs is not None:
             raise ValueError(
@@ -226,7 +276,7 @@ def _check_groups(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None) -
 
 
 def _in_torch(a, b, offs, bias, out_dtype):
-    """PyTorch's own products, group by group: reads offs on the host."""
+    """PyTorch's own products, group by group; reads offs on the host."""
     if a.dtype != torch.float64:  # of int8 codes
         a, b = a.float(), b.float()
     if offs is None:

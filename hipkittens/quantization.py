@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Quantisation to 8- and 6-bit floats, 8-bit integers and the MX formats, every choice of which has a name."""
+"""Quantization to 8- and 6-bit floats, 8-bit integers and the MX formats, with a name for every choice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from . import _backend
-from ._arguments import check_dtype_and_device, check_tensor, number
+from ._arguments import check_dtype_and_device, check_flag, check_tensor, number
 from ._call import call
 from .activation import GATES, bound_argument, check_gate, constants_of
 
@@ -27,12 +27,12 @@ _DTYPES = {
     ("bf8", "gfx950"): torch.float8_e5m2,
 }
 _CODES = {"fp8": 0, "bf8": 1, "int8": 2, "mxfp8": 0, "mxfp4": 3, "fp6": 4, "bf6": 5, "mxfp6": 4, "mxbf6": 5}
-# Of 6 bits: those of the fraction, and the exponent of the least normal number.
+# For 6-bit formats: the number of fraction bits, and the exponent of the least normal number.
 _SIX_BITS = {"fp6": (3, 0), "bf6": (2, -2), "mxfp6": (3, 0), "mxbf6": (2, -2)}
 _LAYOUTS = {"rows": 0, "columns": 1, "shuffled": 2}
 _MX_GROUP = 32
 _BLOCK = (128, 128)
-# Of mantissas above 1: the first of 23 bits from which the power of two is one larger, or that of the format's largest code.
+# Thresholds of the mantissa (23 bits) from which the power of two is one larger, or that of the format's largest code.
 _MANTISSA = 1 << 23
 _THRESHOLDS = {
     "floor": _MANTISSA,
@@ -43,7 +43,7 @@ _THRESHOLDS = {
 }
 # The exponent of the largest code and its mantissa.
 _LARGEST_MX = {"mxfp8": (8, 1.75), "mxfp6": (2, 1.875), "mxbf6": (4, 1.75), "mxfp4": (2, 1.5)}
-# Of 8-bit floats, whose scales of tensors and rows may be powers of two: the exponent of the largest code and its mantissa.
+# For 8-bit floats, whose scales of tensors and rows may be powers of two: the exponent of the largest code and its mantissa.
 _LARGEST = {
     torch.float8_e4m3fnuz: (7, 1.875),
     torch.float8_e4m3fn: (8, 1.75),
@@ -54,29 +54,29 @@ _LARGEST = {
 
 @dataclass(frozen=True)
 class QuantSpec:
-    """What `quantize` makes of a tensor; x is about code * scale.
+    """How `quantize` represents a tensor: x is approximately code * scale, where codes are the quantized values.
 
     format       "fp8": e4m3fnuz on gfx942, e4m3fn on gfx950; "bf8": e5m2fnuz, e5m2; "int8"; "mxfp8": e4m3fn (gfx950) and
-                 "mxfp4": e2m1, two to a byte, the first in its low half, both in groups of 32 columns whose scale is a power of two.
+                 "mxfp4": e2m1, two to a byte, the first in its low half, both in groups of 32 columns with a power-of-two scale.
                  "fp6", "bf6": e2m3 and e3m2, 32 codes in 24 bytes, the first in the lowest bits; "mxfp6", "mxbf6": in such groups
     granularity  what shares a scale: "tensor", "row", a number of columns, 32, 64 or 128, or (128, 128), blocks of rows and columns
                  of a matrix (DeepSeek's weights), the last ones smaller. MX formats: 32; "fp6" and "bf6": "tensor" or "row"
     scale_rule   "maximum": the largest magnitude over the largest code, in float32. "round_up" of "fp8" and "bf8" with granularity
-                 "tensor" or "row": the least power of two with which no code passes the largest one (2^-127 of zeros); it has no
-                 floor, scale_bound or zero_scale. Of the MX formats, for a largest magnitude
-                 m 2^E with 1 <= m < 2, the power E - e (e = 8 of mxfp8, 4 of mxbf6, 2 of mxfp6 and mxfp4), and one more: "floor"
-                 never, "even" for m >= 1.75, "half_up" for m >= 1.5, "round_up" where the largest code would be passed (m > 1.75
-                 of mxfp8 and mxbf6, 1.875 of mxfp6, 1.5 of mxfp4), "ceil" for m > 1
-    rounding     "even"; of int8 also "truncate", of mxfp4 also "away": what half-way cases do
-    floor        least largest magnitude, such as AITER's 1e-10 of groups
-    scale_bound  largest largest magnitude (AITER's scale_ub); what is above it is clamped
-    zero_scale   of zeros, where the floor is 0
-    layout       of the scales of groups: "rows", "columns" (transposed in memory), or of MX formats "shuffled", the order of the
-                 scaled matrix instructions (AITER's e8m0_shuffle): rows padded to 256 and groups to 8, by scales of 1. With
-                 "shuffled" codes of 6 bits, whatever their scales, are in the order of `scaled_matmul`'s kernels (docs/scaled_gemm.md), in
-                 which parts of all rows are behind each other: they are one tensor, and no rows of it are those of x
+                 "tensor" or "row": the least power of two for which no code exceeds the largest one (2^-127 for zeros); it has no
+                 floor, scale_bound or zero_scale. For MX formats and a largest magnitude m 2^E with 1 <= m < 2, the exponent is
+                 E - e (e = 8 for mxfp8, 4 for mxbf6, 2 for mxfp6 and mxfp4), and one more: "floor" never, "even" for m >= 1.75,
+                 "half_up" for m >= 1.5, "round_up" where the largest code would be exceeded (m > 1.75 for mxfp8 and mxbf6, 1.875
+                 for mxfp6, 1.5 for mxfp4), "ceil" for m > 1
+    rounding     how ties are rounded: "even"; for int8 also "truncate", for mxfp4 also "away"
+    floor        lower bound of the largest magnitude, such as AITER's 1e-10 for groups
+    scale_bound  upper bound of the largest magnitude (AITER's scale_ub); values above it are clamped
+    zero_scale   the scale of zeros, where the floor is 0
+    layout       of the scales of groups: "rows", "columns" (transposed in memory), or for MX formats "shuffled", the order of the
+                 scaled matrix instructions (AITER's e8m0_shuffle): rows padded to 256 and groups to 8, with scales of 1. With
+                 "shuffled", 6-bit codes, whatever their scales, are in the order of `scaled_matmul`'s kernels (docs/scaled_gemm.md),
+                 which stores parts of all rows consecutively: they are one tensor, and no row of it corresponds to a row of x
 
-    Values are multiplied by 1 / scale, not divided; clamped to the largest code; a NaN makes its scale and codes NaN (of int8, 0).
+    Values are multiplied by 1 / scale, not divided, and clamped to the largest code. A NaN makes its scale and codes NaN (for int8, 0).
     """
 
     format: Format = "fp8"
@@ -150,33 +150,38 @@ def quantize(
     entries: torch.Tensor | None = None,
     choices: int = 1,
     places: torch.Tensor | None = None,
+    codes_of_tokens: bool = False,
     offs: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """x as codes and their scales, as spec says.
+    """Quantize x to 8-, 6- or 4-bit values with scales, as described by a QuantSpec; returns (codes, scales).
 
-    x (..., N) is bfloat16, float16 or float32. codes have the shape of x and the dtype of the format, or of mxfp4 (..., N / 2)
-    and of codes of 6 bits (..., 3 N / 4), where 32 divides N, and torch.uint8; scales are float32, of MX formats torch.uint8 bytes of e8m0: 2 ** (byte - 127), 255 for NaN. Shape of
-    scales: () of a tensor, (..., 1) of rows, (..., ceil(N / group)) of groups; "shuffled" ones have two dimensions, padded. Of
-    blocks x is (..., M, N), each of its matrices has its own, and scales are (..., ceil(M / 128), ceil(N / 128)).
-    scale: a float32 tensor of one element that is used instead, with granularity "tensor"; it is returned.
+    - `x`: (..., N), bfloat16, float16 or float32; (..., M, N) for blocks, where each matrix has its own blocks.
+    - `spec`: the format, the granularity of scales, rounding and layout.
+    - `scale`: one float32 element that is used instead, with granularity "tensor"; it is returned.
+    - `smooth`: float32 (N,) or (E, N), multiplies x first, in float32 (SmoothQuant). For scales of rows and of groups.
+    - `smooth_ids`: int32 or int64 (...), the row of smooth (E, N) for each row of x, such as the tokens' experts. A row with an id that is
+      negative or not below E has the codes and scales of a row of zeros. To quantize tokens x (T, N) for each of the experts ids (T, k)
+      that they are routed to, use x.expand(k, T, N) with ids.t().
+    - `entries`: int32 (M,), rows of x (T, N) that are quantized instead of x, in this order: row i is x[entries[i] // choices], as in
+      `expert_sort`, and a row of zeros if entries[i] is outside 0 .. T choices - 1. The codes and scales are those of `expert_gather`'s
+      result, which is not written. For scales of rows and of groups; smooth_ids are then (M,).
+    - `choices`: the number of choices of each row of x, for entries.
+    - `places`: int32 (T, choices), the row of each choice, out of range if it has none, as returned by `expert_sort` with layout "ragged"
+      together with these entries; as many as there are entries. The same codes and scales in less time: a row of x is read and quantized
+      once for all its choices (for 16-bit x with a multiple of 8 columns, rounding "even", 8- and 4-bit codes, without smooth). Rows for
+      which places contradict entries are not written.
+    - `codes_of_tokens`: with places: codes are those of x, (T, N), and scales those of entries, as `grouped_matmul` with entries takes them.
+    - `offs`: int32 (G,), ends of groups of the rows of x (M, N), or of those of entries, as in `grouped_matmul`; for MX formats with layout
+      "shuffled". Scales are then its scale_a: (32 (ceil(M / 32) + G), 8 ceil(N / 256)) in bands of 32 rows that begin with each group. Row
+      r of group g, whose first row is f, is row 32 (f // 32 + g) + r - f of the scales; rows in no group are not written. offs stays on the
+      device.
 
-    smooth      float32 (N,) or (E, N): x is multiplied by it first, in float32 (SmoothQuant). For scales of rows and of groups
-    smooth_ids  of smooth (E, N), which of its rows each row of x is multiplied by: int32 or int64 (...), such as the tokens'
-                experts. A row whose number is negative or not below E has the codes and scales of a row of zeros. To quantise
-                tokens x (T, N) for each of the experts ids (T, k) that they go to: x.expand(k, T, N) with ids.t()
-    entries     int32 (M,), rows of x (T, N) that are quantised instead of x, in their order: row i is x[entries[i] // choices], as
-                `expert_sort` numbers them, and a row of zeros where entries[i] is none of 0 .. T choices - 1. The same codes and
-                scales as of `expert_gather`'s result, which is not written. For scales of rows and of groups; smooth_ids are (M,)
-    choices     of each row of x, among which entries count
-    places      int32 (T, choices), the row of each choice, out of range where it has none, as `expert_sort` returns them of the layout
-                "ragged" beside these entries, as many. The same codes and scales, for less: a row of x is read and quantised once for
-                all its choices (16-bit x of columns that 8 divides, rounding "even", codes of 8 and 4 bits, without smooth). Places that contradict entries leave rows unwritten
-    offs        int32 (G,), ends of groups of the rows of x (M, N), or of those of entries, as `grouped_matmul` takes them; of MX formats with layout "shuffled".
-                Scales are then its scale_a: (32 (ceil(M / 32) + G), 8 ceil(N / 256)) in bands of 32 rows that begin with each group.
-                Row r of group g, which begins with row f, is row 32 (f // 32 + g) + r - f of them, and what is in no group is not
-                written. offs stays on the device
+    codes have the shape of x and the dtype of the format; for mxfp4 they are (..., N / 2), and for 6 bits, where N is a multiple of 32,
+    (..., 3 N / 4), both torch.uint8. scales are float32, or for MX formats torch.uint8 bytes of e8m0: 2 ** (byte - 127), 255 for NaN. Their shape is
+    () for a tensor, (..., 1) for rows, (..., ceil(N / group)) for groups and (..., ceil(M / 128), ceil(N / 128)) for blocks; "shuffled"
+    ones have two dimensions, padded.
 
-    Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    Raises TypeError or ValueError, before anything is launched, for arguments that no kernel supports.
     """
     where = "hipkittens.quantize"
     check_tensor(where, "x", x)
@@ -191,6 +196,13 @@ def quantize(
     check_codes(where, spec, x, x.shape[-1], scale)
     leading = _leading(where, spec, x, entries, choices)
     _check_places(where, x, entries, choices, places)
+    check_flag(where, "codes_of_tokens", codes_of_tokens)
+    if codes_of_tokens and (places is None or not reads_tokens_once(x, spec, choices) or smooth is not None):
+        raise ValueError(
+            f"{where}: codes_of_tokens is True for x {tuple(x.shape)} of {x.dtype} with {choices} choices; it needs places, bfloat16 or "
+            "float16 with rows that begin on 4 bytes and a number of columns that is a multiple of 8 (at most 8192 with scales of rows), at "
+            "most 64 choices, rounding 'even', formats of 8 or 4 bits, and no smooth: leave it False"
+        )
     _check_smooth(where, spec, x, smooth, smooth_ids, leading)
     offs = _checked_offs(where, spec, x, offs)
     _backend.check_device(where, "x", x)
@@ -202,9 +214,34 @@ def quantize(
     if smooth_ids is not None and smooth_ids.dtype != torch.int32:
         smooth_ids = smooth_ids.clamp(-1, smooth.shape[0]).to(torch.int32)
     codes, scales = call(
-        "quantize", x, scale, smooth, smooth_ids, entries, places, offs, choices, *options_of(spec, x.device)
+        "quantize",
+        x,
+        scale,
+        smooth,
+        smooth_ids,
+        entries,
+        places,
+        offs,
+        choices,
+        codes_of_tokens,
+        *options_of(spec, x.device),
     )
     return as_described(codes, scales, spec, leading, x.shape[-1], scale)
+
+
+def reads_tokens_once(x: torch.Tensor, spec: QuantSpec, choices: int) -> bool:
+    """Whether a kernel quantizes each row of x (T, N) once for all its choices: plan_of_tokens of csrc/kernels/quantize/plan.cpp."""
+    most_columns = 8192 if spec.granularity == "row" else math.inf
+    on_dwords = x.stride(-1) == 1 and x.stride(0) % 2 == 0 and x.storage_offset() % 2 == 0
+    return (
+        x.dtype in (torch.bfloat16, torch.float16)
+        and on_dwords
+        and x.shape[-1] % 8 == 0
+        and x.shape[-1] <= most_columns
+        and choices <= 64
+        and spec.rounding == "even"
+        and spec.format not in _SIX_BITS
+    )
 
 
 @_backend.interruptible
@@ -220,13 +257,15 @@ def gated_activation_quantize(
     scale: torch.Tensor | None = None,
     offs: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """quantize(gated_activation(x, kind, other=other, bias=bias, limit=limit, alpha=alpha), spec, scale, offs=offs) in one launch: the same
-    codes and scales to the bit, since the gated value is rounded to x's dtype here, too.
+    """Apply a gated activation and quantize its result, in one launch; returns (codes, scales).
 
-    Arguments as those two have them, but for granularity (128, 128), which has no kernel. The scale of granularity "tensor" must be given: nobody knows the largest magnitude before
-    all of the tensor is computed. It has no derivative.
+    The codes and scales are bit-identical to quantize(gated_activation(x, kind, other=other, bias=bias, limit=limit, alpha=alpha), spec,
+    scale, offs=offs), since the gated value is rounded to x's dtype here as well.
 
-    Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    Arguments are those of the two functions, except that granularity (128, 128) has no kernel, and that granularity "tensor" requires
+    `scale`: the largest magnitude is not known before the whole tensor has been computed. Not differentiable.
+
+    Raises TypeError or ValueError, before anything is launched, for arguments that no kernel supports.
     """
     where = "hipkittens.gated_activation_quantize"
     check_gate(where, x, kind, other, limit, alpha, bias)
@@ -260,7 +299,7 @@ def check_spec(where: str, spec: QuantSpec) -> None:
 
 
 def check_spec_of_rows(where: str, spec: QuantSpec, instead: str) -> None:
-    """check_spec, and ValueError for scales that rows share; `instead` makes what can then be quantised."""
+    """check_spec, and ValueError for scales that rows share; `instead` names the result that can be quantized by a call of its own."""
     check_spec(where, spec)
     if spec.granularity == _BLOCK:
         raise ValueError(
@@ -269,7 +308,7 @@ def check_spec_of_rows(where: str, spec: QuantSpec, instead: str) -> None:
 
 
 def _leading(where: str, spec: QuantSpec, x: torch.Tensor, entries, choices: int) -> torch.Size:
-    """The shape of codes without its last dimension. Raises TypeError or ValueError for entries that no kernel takes."""
+    """The shape of codes without its last dimension. Raises TypeError or ValueError for entries that no kernel supports."""
     if isinstance(choices, bool) or not isinstance(choices, int) or choices < 1:
         raise ValueError(f"{where}: choices is {choices!r}; it must be a whole number, 1 or more")
     if entries is None:
@@ -336,7 +375,7 @@ def _check_smooth(where: str, spec: QuantSpec, x: torch.Tensor, smooth, ids, lea
 def _checked_offs(
     where: str, spec: QuantSpec, x: torch.Tensor, offs: torch.Tensor | None
 ) -> torch.Tensor | None:
-    """Ends of groups as operators take them. Raises TypeError or ValueError where rows of x have no scales in bands."""
+    """Ends of groups in the form that operators accept. Raises TypeError or ValueError if rows of x cannot have scales in bands."""
     if offs is None:
         return None
     check_tensor(where, "offs", offs)
@@ -357,7 +396,7 @@ def _checked_offs(
 def check_codes(
     where: str, spec: QuantSpec, x: torch.Tensor, columns: int, scale: torch.Tensor | None
 ) -> None:
-    """Raises TypeError or ValueError where rows of so many columns have no codes of this format, or scale is none of theirs."""
+    """Raises TypeError or ValueError if rows of so many columns cannot be quantized to this format, or scale does not fit them."""
     if spec.format == "mxfp4" and columns % 2:
         raise ValueError(
             f"{where}: rows of x have {columns} elements; mxfp4 has two in a byte and needs an even number"
@@ -379,7 +418,7 @@ def check_codes(
 def options_of(
     spec: QuantSpec, device: torch.device
 ) -> tuple[int, int, int, float, float, float, int, int, bool]:
-    """The arguments of operators that say what a spec says of tensors on a device: csrc/torch/quantization.h."""
+    """A spec as arguments of the operators, for tensors on a device: csrc/torch/quantization.h."""
     group = {"tensor": 0, "row": -1, _BLOCK: -2}.get(spec.granularity, spec.granularity)
     power, threshold = -1, 0
     if spec.format in _LARGEST_MX or spec.scale_rule == "round_up":
@@ -410,7 +449,8 @@ def as_described(
     scale: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes and scales of a tensor (*leading, columns), as operators return them, in the dtypes and shapes that `quantize`
-    describes."""
+    describes.
+    """
     dtype = dtype_of(spec.format, codes.device)
     codes = codes if dtype == torch.uint8 else codes.view(dtype)
     if spec.format in _SIX_BITS and spec.layout == "shuffled":
@@ -432,7 +472,7 @@ def as_described(
 
 
 def dtype_of(format: Format, device: torch.device, where: str = "hipkittens.quantize") -> torch.dtype:
-    """Of the codes of a format on a device: gfx942 and gfx950 have 8-bit floats of their own."""
+    """The dtype of a format's codes on a device: gfx942 and gfx950 have different 8-bit floats."""
     if format == "int8":
         return torch.int8
     if format == "mxfp4" or format in _SIX_BITS:
@@ -456,10 +496,10 @@ def dequantize(
     smooth: torch.Tensor | None = None,
     smooth_ids: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """codes * scales in float32, rounded to dtype, of what `quantize` has made with this spec. PyTorch's operations, on any device.
+    """codes * scales in float32, rounded to dtype: the inverse of `quantize` with this spec, by PyTorch operations on any device.
 
-    Scales as `quantize` returns them, but not "shuffled". smooth and smooth_ids as `quantize` was given them: values are divided
-    by the factors again, and rows without factors are zeros.
+    `codes` and `scales` are as returned by `quantize`, but not "shuffled". `smooth` and `smooth_ids` are those passed to `quantize`: values
+    are divided by the factors again, and rows without factors are zeros.
     """
     where = "hipkittens.dequantize"
     check_tensor(where, "codes", codes)
@@ -495,7 +535,7 @@ def dequantize(
 
 
 def e8m0_in_float(scales: torch.Tensor) -> torch.Tensor:
-    """Bytes of e8m0 as float32. torch.ldexp would do, but on the current GPU, whichever holds the bytes (torch 2.11)."""
+    """Bytes of e8m0 as float32. torch.ldexp would compute it on the current GPU, not on the one that holds the bytes (torch 2.11)."""
     return scales.view(torch.float8_e8m0fnu).to(torch.float32)
 
 
@@ -513,9 +553,11 @@ def six_bits_in_float(codes: torch.Tensor, format: str) -> torch.Tensor:
 
 
 def shuffled_six_bits(codes: torch.Tensor) -> torch.Tensor:
-    """Rows of codes of 6 bits, whole 24 bytes, in the order of the kernels of products: of the first 128 codes of all rows the first 16 bytes
-    of every 24, row by row, then the last 8, and behind them the next 128 codes of all rows. There are zeros behind the last codes of a
-    row. Bytes (..., 96 ceil(N / 128)), of which a row of the result is not one of the codes."""
+    """Rows of 6-bit codes, in whole groups of 24 bytes, in the order of the GEMM kernels.
+
+    For the first 128 codes of all rows: the first 16 bytes of every 24, row by row, then the last 8; then the same for the next 128 codes.
+    Rows are padded with zeros. Returns bytes (..., 96 ceil(N / 128)), of which no row corresponds to a row of codes.
+    """
     padded = torch.nn.functional.pad(codes, (0, -codes.shape[-1] % 96))
     blocks = padded.reshape(-1, padded.shape[-1] // 96, 4, 24).transpose(0, 1)
     parts = (blocks[..., :16].flatten(1), blocks[..., 16:].flatten(1))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Scales of grouped products of codes: which there are, by format, shape and recipe, and how the kernels get them."""
+"""Scales of quantized grouped products: which are supported, by format, shape and recipe, and how they are passed to the kernels."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _FORMAT_OF = {
 _BLOCKED = ("1x128", "128x128")
 _MX = "1x32"
 _OUTER = (("tensor", "tensor"), ("row", "row"), ("tensor", "row"), ("row", "tensor"))
-# Of whole dwords, to which rows are filled up.
+# In whole dwords, to which rows are padded.
 MOST_INT8_PRODUCTS = INT8_LIMIT - 4
-# Recipes that kernels have for a pair of formats, those first that a call without a recipe means where shapes leave a choice.
+# Recipes that kernels support for a pair of formats; the first ones are inferred if the shapes are ambiguous.
 _BUILT: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ("fp8", "fp8"): (*_OUTER, ("1x128", "128x128"), (_MX, _MX)),
     ("int8", "int8"): _OUTER,
@@ -52,9 +52,10 @@ _BUILT: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
 
 
 class Scales(NamedTuple):
-    """Factors of a (M, blocks of K), or of 32 of K in bands (csrc/kernels/quantize/row_bands.h), and of b (G, columns or their blocks,
-    blocks of K) or, of 32 of K, (G, bytes in the kernels' order), and of neither for sums of int8; formats and recipe are pairs, a's and
-    b's."""
+    """Scales as the kernels read them: of a (M, blocks of K), or 1x32 scales in bands (csrc/kernels/quantize/row_bands.h); of b
+    (G, columns or their blocks, blocks of K), or for 1x32 (G, bytes in the kernels' order); none for int8 sums. formats and recipe
+    are pairs, a's and b's.
+    """
 
     a: torch.Tensor | None
     b: torch.Tensor | None
@@ -64,7 +65,7 @@ class Scales(NamedTuple):
 
 
 def check_formats(where: str, a: torch.Tensor, b: torch.Tensor) -> tuple[str, str]:
-    """The formats of a (M, K) and b (G, K, N), both in bytes where K is of 4 bits. Raises for what no kernel takes."""
+    """The formats of a (M, K) and b (G, K, N), both in bytes where K is of 4 bits. Raises for those that no kernel supports."""
     for name, value in (("a", a), ("b", b)):
         if value.dtype not in _FORMAT_OF:
             raise TypeError(
@@ -99,7 +100,7 @@ def _check_sums(where: str, given: dict[str, object], a: torch.Tensor, b: torch.
 
 
 def length(format: str, stored: int) -> int:
-    """Codes along K of an operand that is so long."""
+    """The number of codes along K of an operand of this stored length."""
     return 2 * stored if format == "fp4" else stored
 
 
@@ -107,6 +108,7 @@ def checked(
     where: str,
     a: torch.Tensor,
     b: torch.Tensor,
+    m: int,
     scale_a: torch.Tensor | None,
     scale_b: torch.Tensor | None,
     recipe: Recipe | None,
@@ -114,7 +116,7 @@ def checked(
     bias: torch.Tensor | None,
     out_dtype: torch.dtype,
 ) -> Scales:
-    """Raises for scales and operands, a (M, K) and b (G, K, N), that no kernel takes."""
+    """Raises for scales and operands, a (M, K) and b (G, K, N), that no kernel supports."""
     if a.dim() != 2 or b.dim() != 3:
         raise ValueError(
             f"{where}: a has shape {tuple(a.shape)} and b {tuple(b.shape)}; with scales allowed: a (M, K) and b (G, K, N), groups of "
@@ -140,8 +142,8 @@ def checked(
         check_dtype_and_device(where, name, scale, (torch.float32, *SCALES_OF_32), "a", a)
     for name, value in {"a": a, "b": b, **given, "bias": bias}.items():
         check_gets_no_gradient(where, name, value)
-    m, (groups, _, n), k = a.shape[0], b.shape, length(formats[0], a.shape[1])
-    if k == 0:  # sums of nothing, of whatever format and whatever they are multiplied with
+    (groups, _, n), k = b.shape, length(formats[0], a.shape[1])
+    if k == 0:  # empty sums, for any format and any scales
         one = b.new_ones((), dtype=torch.float32)
         return Scales(
             one.expand(m, 1), one.expand(groups, n, 1), ("fp8", "fp8"), ("row", "row"), in_bands=False
@@ -199,8 +201,10 @@ def product(
     bias: torch.Tensor | None,
     out_dtype: torch.dtype,
     panels: torch.Tensor | None = None,
+    entries: torch.Tensor | None = None,
+    choices: int = 1,
 ) -> torch.Tensor:
-    """The grouped product of codes and scales that were checked. panels: what is read in place of b, in whose shape they are."""
+    """The grouped product of checked codes and scales. panels: what is read instead of b, in b's shape."""
     offs = offs.contiguous()
     if a.stride(1) != 1:
         a = a.contiguous()
@@ -215,7 +219,7 @@ def product(
             first = call("scales_in_bands", first, offs)
     if scales.recipe[1] == _MX:
         second = second.view(torch.uint8) if swizzle else shuffled(second)
-    # One factor for all rows is as one for each, of stride 0.
+    # One factor for all rows is passed as one for each, with stride 0.
     scalings = (each if each in (_MX, *_BLOCKED) else "row" for each in scales.recipe)
     return call(
         "scaled_grouped_gemm",
@@ -224,6 +228,8 @@ def product(
         first,
         second,
         None if bias is None else bias.contiguous(),
+        None if entries is None else entries.contiguous(),
+        choices,
         *(FORMATS[each] for each in scales.formats),
         *(SCALINGS[each] for each in scalings),
         out_dtype,
@@ -231,7 +237,7 @@ def product(
 
 
 def dequantized(a: torch.Tensor, b: torch.Tensor, scales: Scales) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes times their factors, in float32, or of int8 in float64."""
+    """Codes times their factors, in float32, or in float64 for int8."""
     left, right = a, b.mT
     rows, columns = scales.a, scales.b
     if scales.formats[0] == "int8":  # sums of int8 are exact
@@ -251,7 +257,7 @@ def dequantized(a: torch.Tensor, b: torch.Tensor, scales: Scales) -> tuple[torch
 
 
 def _shapes(scaling: str, sizes: _Sizes) -> tuple[list[tuple], list[tuple]]:
-    """Those that a scaling has of a, the last of them in bands, and of b."""
+    """The shapes that a scaling may have for a, the last of them in bands, and for b."""
     m, k, groups, n = sizes
     blocks = -(-k // 128)
     return {
@@ -281,7 +287,7 @@ def _fits(scale: torch.Tensor | None, scaling: str, which: int, swizzle: str | N
 
 
 def _pair(where, formats, scale_a, scale_b, recipe, swizzle, sizes) -> tuple[str, str]:
-    """How a and b are scaled."""
+    """The scalings of a and b."""
     candidates = _BUILT[formats]
     if recipe is not None:
         wanted = tuple(recipe) if isinstance(recipe, (tuple, list)) else (recipe, recipe)

@@ -149,7 +149,7 @@ def test_opcheck(target):
     a, b, offs = operands([3, 0, 4], 8, 16)
     bytes_ = a.view(torch.uint8), b.mT.view(torch.uint8).mT
     for scales, dtype in (((torch.ones(10, 1), torch.ones(3, 8, 1)), BF16), ((None, None), I32)):
-        inputs = (*bytes_, offs, *scales, None, 2, 2, 1, 1, dtype)
+        inputs = (*bytes_, offs, *scales, None, None, 1, 2, 2, 1, 1, dtype)
         results = torch.library.opcheck(torch.ops.hipkittens.scaled_grouped_gemm.default, inputs)
         assert set(results.values()) == {"SUCCESS"}
 

@@ -319,7 +319,7 @@ def test_flops(target):
 def test_opcheck(target):
     (a, b, offs), scales, *_ = operands(OPERANDS[-1], [3, 0, 4], 8, 32)
     shuffled = hipkittens.scaled_gemm.shuffled(scales["scale_b"].mT)
-    inputs = (a.view(torch.uint8), b, offs, None, shuffled, torch.ones(3, 8), 6, 3, 1, 3, BF16)
+    inputs = (a.view(torch.uint8), b, offs, None, shuffled, torch.ones(3, 8), None, 1, 6, 3, 1, 3, BF16)
     results = torch.library.opcheck(torch.ops.hipkittens.scaled_grouped_gemm.default, inputs)
     assert set(results.values()) == {"SUCCESS"}
 

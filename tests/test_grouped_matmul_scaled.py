@@ -274,7 +274,7 @@ def test_torch_backend(monkeypatch):
 def test_opcheck(target):
     a, b, offs, scale_a, scale_b, *_ = operands(target, [3, 0, 4], 8, 16)
     bytes_ = a.view(torch.uint8), b.mT.view(torch.uint8).mT
-    inputs = (*bytes_, offs, scale_a, scale_b.mT, torch.ones(3, 8), 0, 0, 1, 1, BF16)
+    inputs = (*bytes_, offs, scale_a, scale_b.mT, torch.ones(3, 8), None, 1, 0, 0, 1, 1, BF16)
     results = torch.library.opcheck(torch.ops.hipkittens.scaled_grouped_gemm.default, inputs)
     assert set(results.values()) == {"SUCCESS"}
 

@@ -380,79 +380,37 @@ def test_targets_have_their_own_formats(target):
 def test_opcheck(target):
     operator = torch.ops.hipkittens.quantize
     rest = (0.0, math.inf, 1.0)
+
+    def call(
+        x, code, group, layout, *last, scale=None, smooth=None, ids=None, choices=1, of_tokens=False, **of
+    ):
+        lists = (
+            torch.tensor(of[name], dtype=torch.int32) if name in of else None
+            for name in ("entries", "places", "ends")
+        )
+        return x, scale, smooth, ids, *lists, choices, of_tokens, code, group, layout, *rest, *last
+
+    entries, places = [3, 0, 1, 2], [[1, 2], [3, 0]]
     calls = [
-        (
-            draw(5, 34),
-            None,
-            None,
-            None,
-            torch.tensor([3, 9, -1], dtype=torch.int32),
-            None,
-            None,
-            2,
-            0,
-            -1,
-            0,
-            *rest,
-            -1,
-            0,
-            False,
-        ),
-        (draw(3, 4, 34), None, None, None, None, None, None, 1, 0, -1, 0, *rest, -1, 0, False),
-        (draw(5, 34, dtype=F32), torch.ones(1), None, None, None, None, None, 1, 2, 0, 0, *rest, -1, 0, True),
-        (draw(5, 34), None, None, None, None, None, None, 1, 3, 32, 2, *rest, 2, 1 << 22, False),
-        (
-            draw(5, 34),
-            None,
-            None,
-            None,
-            None,
-            None,
-            torch.tensor([2, 4], dtype=torch.int32),
-            1,
-            3,
-            32,
-            2,
-            *rest,
-            2,
-            1 << 22,
-            False,
-        ),
-        (
-            draw(2, 40),
-            None,
-            None,
-            None,
-            torch.tensor([3, 0, 1, 2], dtype=torch.int32),
-            torch.tensor([[1, 2], [3, 0]], dtype=torch.int32),
-            None,
-            2,
-            0,
-            -1,
-            0,
-            *rest,
-            -1,
-            0,
-            False,
-        ),
-        (draw(5, 300), None, None, None, None, None, None, 1, 1, 128, 1, *rest, -1, 0, False),
-        (draw(2, 5, 300), None, None, None, None, None, None, 1, 0, -2, 0, *rest, -1, 0, False),
-        (
+        call(draw(5, 34), 0, -1, 0, -1, 0, False, entries=[3, 9, -1], choices=2),
+        call(draw(3, 4, 34), 0, -1, 0, -1, 0, False),
+        call(draw(5, 34, dtype=F32), 2, 0, 0, -1, 0, True, scale=torch.ones(1)),
+        call(draw(5, 34), 3, 32, 2, 2, 1 << 22, False),
+        call(draw(5, 34), 3, 32, 2, 2, 1 << 22, False, ends=[2, 4]),
+        call(draw(2, 40), 0, -1, 0, -1, 0, False, entries=entries, places=places, choices=2),
+        call(draw(2, 40), 0, -1, 0, -1, 0, False, entries=entries, places=places, choices=2, of_tokens=True),
+        call(draw(5, 300), 1, 128, 1, -1, 0, False),
+        call(draw(2, 5, 300), 0, -2, 0, -1, 0, False),
+        call(
             draw(3, 4, 34),
-            None,
-            draw(2, 34, dtype=F32),
-            torch.ones(3, 4, dtype=torch.int32),
-            None,
-            None,
-            None,
-            1,
             2,
             -1,
             0,
-            *rest,
             -1,
             0,
             False,
+            smooth=draw(2, 34, dtype=F32),
+            ids=torch.ones(3, 4, dtype=torch.int32),
         ),
     ]
     for inputs in calls:
@@ -611,25 +569,27 @@ def test_bad_input(call, error, message):
 
 NONE = (0.0, math.inf, 1.0, -1, 0, False)
 BAD_OPERANDS = [
-    (lambda op: op(X, None, None, None, None, None, None, 1, 6, -1, 0, *NONE), "code is 6; 0 .. 5 are allowed"),
-    (lambda op: op(X, None, None, None, None, None, None, 1, 0, 48, 0, *NONE), "groups of 48; 32, 64 and 128 are allowed"),
-    (lambda op: op(X, None, None, None, None, None, None, 1, 0, -1, 1, *NONE), "layouts of scales are for groups"),
-    (lambda op: op(X, None, None, None, None, None, None, 1, 0, 32, 2, *NONE), "only powers of two are shuffled"),
-    (lambda op: op(X[:, :7], None, None, None, None, None, None, 1, 3, 32, 0, *NONE), "rows of e2m1 need an even number of elements"),
-    (lambda op: op(X[0], None, None, None, None, None, None, 1, 0, -2, 0, *NONE), "blocks need rows and columns"),
-    (lambda op: op(X, None, None, X[:, 0].int(), None, None, None, 1, 0, -1, 0, *NONE), "ids are of the rows of smooth, which is not there"),
-    (lambda op: op(X, None, X[:, :4].float(), None, None, None, None, 1, 0, -1, 0, *NONE), "smooth needs to be float32 of rows as long as"),
-    (lambda op: op(X, None, X.float(), X[:, 0].long(), None, None, None, 1, 0, -1, 0, *NONE), "ids need to be int32 of the shape of codes"),
-    (lambda op: op(X, None, X.float(), None, None, None, None, 1, 0, 0, 0, *NONE), "factors are for scales of rows and of groups"),
-    (lambda op: op(X, torch.ones(1), None, None, None, None, None, 1, 0, -1, 0, *NONE), "scale needs to be one float32"),
-    (lambda op: op(torch.zeros(1, dtype=BF16).expand(2**25, 8), None, None, None, None, None, None, 1, 0, -1, 0, *NONE), "33554432 rows with a scale each"),
-    (lambda op: op(X, None, None, None, X.int(), None, None, 1, 0, -1, 0, *NONE), "entries need to be int32 of one dimension"),
-    (lambda op: op(X[None], None, None, None, X[:, 0].int(), None, None, 1, 0, -1, 0, *NONE), "entries are of x with two dimensions"),
-    (lambda op: op(X, None, None, None, X[:, 0].int(), None, None, 2**30, 0, -1, 0, *NONE), "less than 2^31 choices of its rows"),
-    (lambda op: op(X, None, None, None, X[:, 0].int(), None, None, 1, 0, 0, 0, *NONE), "entries are of rows with scales of their own"),
-    (lambda op: op(X, None, None, None, None, X[:, :1].int(), None, 1, 0, -1, 0, *NONE), "places are of the choices of each row of x"),
-    (lambda op: op(X, None, None, None, X[:, 0].int(), X[:, :1], None, 1, 0, -1, 0, *NONE), "places need to be int32"),
-    (lambda op: op(X, None, None, None, None, None, None, 0, 0, -1, 0, *NONE), "choices is 0; 1 or more are allowed"),
+    (lambda op: op(X, None, None, None, None, None, None, 1, False, 6, -1, 0, *NONE), "code is 6; 0 .. 5 are allowed"),
+    (lambda op: op(X, None, None, None, None, None, None, 1, False, 0, 48, 0, *NONE), "groups of 48; 32, 64 and 128 are allowed"),
+    (lambda op: op(X, None, None, None, None, None, None, 1, False, 0, -1, 1, *NONE), "layouts of scales are for groups"),
+    (lambda op: op(X, None, None, None, None, None, None, 1, False, 0, 32, 2, *NONE), "only powers of two are shuffled"),
+    (lambda op: op(X[:, :7], None, None, None, None, None, None, 1, False, 3, 32, 0, *NONE), "rows of e2m1 need an even number of elements"),
+    (lambda op: op(X[0], None, None, None, None, None, None, 1, False, 0, -2, 0, *NONE), "blocks need rows and columns"),
+    (lambda op: op(X, None, None, X[:, 0].int(), None, None, None, 1, False, 0, -1, 0, *NONE), "ids are of the rows of smooth, which is not there"),
+    (lambda op: op(X, None, X[:, :4].float(), None, None, None, None, 1, False, 0, -1, 0, *NONE), "smooth needs to be float32 of rows as long as"),
+    (lambda op: op(X, None, X.float(), X[:, 0].long(), None, None, None, 1, False, 0, -1, 0, *NONE), "ids need to be int32 of the shape of codes"),
+    (lambda op: op(X, None, X.float(), None, None, None, None, 1, False, 0, 0, 0, *NONE), "factors are for scales of rows and of groups"),
+    (lambda op: op(X, torch.ones(1), None, None, None, None, None, 1, False, 0, -1, 0, *NONE), "scale needs to be one float32"),
+    (lambda op: op(torch.zeros(1, dtype=BF16).expand(2**25, 8), None, None, None, None, None, None, 1, False, 0, -1, 0, *NONE), "33554432 rows with a scale each"),
+    (lambda op: op(X, None, None, None, X.int(), None, None, 1, False, 0, -1, 0, *NONE), "entries need to be int32 of one dimension"),
+    (lambda op: op(X[None], None, None, None, X[:, 0].int(), None, None, 1, False, 0, -1, 0, *NONE), "entries are of x with two dimensions"),
+    (lambda op: op(X, None, None, None, X[:, 0].int(), None, None, 2**30, False, 0, -1, 0, *NONE), "less than 2^31 choices of its rows"),
+    (lambda op: op(X, None, None, None, X[:, 0].int(), None, None, 1, False, 0, 0, 0, *NONE), "entries are of rows with scales of their own"),
+    (lambda op: op(X, None, None, None, None, X[:, :1].int(), None, 1, False, 0, -1, 0, *NONE), "places are of the choices of each row of x"),
+    (lambda op: op(X, None, None, None, X[:, 0].int(), X[:, :1], None, 1, False, 0, -1, 0, *NONE), "places need to be int32"),
+    (lambda op: op(X, None, None, None, None, None, None, 0, False, 0, -1, 0, *NONE), "choices is 0; 1 or more are allowed"),
+    (lambda op: op(X, None, None, None, X[:, 0].int(), None, None, 1, True, 0, -1, 0, *NONE), "codes of tokens need entries and places"),
+    (lambda op: op(X.float(), None, None, None, X[:, 0].int(), X[:, :1].int(), None, 1, True, 0, -1, 0, *NONE), "codes of tokens are for 16-bit rows"),
 ]  # fmt: skip
 
 

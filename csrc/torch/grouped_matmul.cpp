@@ -27,11 +27,11 @@ constexpr const char* grouped_gated_schema =
 // codes, without scales and bias. Scalings 1 of both: scale_a
 // (m, 1) and scale_b (groups, n, 1) multiply the sums; 4 and 5: (m, blocks) and (groups, blocks of n, blocks) those of each 128 of k.
 // 3: e8m0 bytes in the order of kernels/gemm/step_scales.h, of b (groups, bytes), of a in bands of 32 rows that begin with each group:
-// row r of group g, whose first is row f of a, is row 32 (f / 32 + g) + r - f. 1 and 3: scale_a is that of rows, or none.
+// row r of group g, whose first is row f of a, is row 32 (f / 32 + g) + r - f. 1 and 3: scale_a is that of rows, or none. With entries
+// (m), int32, a is (tokens, bytes of k), and row r of the product is that of token entries[r] / choices; scale_a is still that of the m rows.
 constexpr const char* scaled_grouped_gemm_schema =
     "scaled_grouped_gemm(Tensor a, Tensor b, Tensor offs, Tensor? scale_a, Tensor? scale_b, Tensor? bias, "
-    "int "
-    "format_a, int format_b, int scaling_a, int scaling_b, ScalarType out_dtype) -> Tensor";
+    "Tensor? entries, int choices, int format_a, int format_b, int scaling_a, int scaling_b, ScalarType out_dtype) -> Tensor";
 constexpr const char* operation = "grouped_gemm";
 
 // Columns of groups are rows of the transposed product.
@@ -76,6 +76,20 @@ void check_which_are_given(const Scales& scales, gemm::Scales kind, bool biased,
 struct Sizes {
     int64_t groups, m, n, k;
 };
+
+// Which rows of a those of the product are.
+struct Gather {
+    const Tensor& entries;
+    int64_t choices;
+};
+
+void check_gather(const Gather& gather, const Tensor& a) {
+    if (gather.entries.dimensions() != 1 || gather.entries.dtype_number() != aoti_torch_dtype_int32() ||
+        !gather.entries.is_contiguous() || !(gather.entries.device() == a.device()))
+        fail("grouped_gemm: entries needs to be contiguous, int32, of one dimension, and on a's device");
+    if (gather.choices < 1)
+        fail("grouped_gemm: choices is " + std::to_string(gather.choices) + "; 1 or more are allowed");
+}
 
 Sizes sizes_of(gemm::Grouping grouping, const Tensor& a, const Tensor& b, const std::optional<Panels>& panels,
                const std::optional<Tensor>& offs, const std::optional<Scales>& scales) {
@@ -168,11 +182,13 @@ Dtype dtype_of_operands(const Tensor& a, const Tensor& b, bool scaled) {
 
 Results product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& offs,
                 const std::optional<Tensor>& bias, Dtype out_dtype, const std::optional<Scales>& scales = {},
-                const std::optional<Gates>& gates = {}) {
+                const std::optional<Gates>& gates = {}, const std::optional<Gather>& gather = {}) {
     const gemm::Grouping grouping = grouping_of(a_tensor, b_tensor, offs);
     const Dtype dtype = dtype_of_operands(a_tensor, b_tensor, scales.has_value());
     const std::optional<Panels> panels = panels_of(operation, b_tensor, 1, scales ? 1 : 2);
-    const auto [groups, m, n, k] = sizes_of(grouping, a_tensor, b_tensor, panels, offs, scales);
+    const auto [groups, rows_of_a, n, k] = sizes_of(grouping, a_tensor, b_tensor, panels, offs, scales);
+    if (gather) check_gather(*gather, a_tensor);
+    const int64_t m = gather ? gather->entries.sizes()[0] : rows_of_a;
     if (gates && (grouping != gemm::Grouping::rows || n % 2 != 0 || k == 0))
         fail(
             "grouped_gated: groups of rows of a, an even number of columns of b and some k are needed; b "
@@ -205,7 +221,7 @@ Results product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& o
             placement.empty(gates->keeps_sums ? std::vector<int64_t>{m, n} : std::vector<int64_t>{0}, dtype);
     Tensor& out = results.result;
     if (out.element_count() == 0) return results;
-    if (groups == 0) {  // all rows are behind the last group
+    if (groups == 0 || rows_of_a == 0) {  // all rows are behind the last group, or no token's
         out.set_zero();
         if (gates && gates->keeps_sums) results.sums->set_zero();
         return results;
@@ -255,6 +271,11 @@ Results product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& o
     reads(a.tensor, dtype, "a");
     reads(b.tensor, dtype, "b");
     if (offs) problem.ends = static_cast<const int32_t*>(reads(*offs, Dtype::int32, "offs"));
+    if (gather) {
+        problem.entries = static_cast<const int32_t*>(reads(gather->entries, Dtype::int32, "entries"));
+        problem.choices = gather->choices;
+        problem.tokens = rows_of_a;
+    }
     if (scales) {
         problem.scales = kind;
         const int64_t shared = kind == gemm::Scales::blocks ? 128 : 1,
@@ -326,14 +347,15 @@ void grouped_gated(StableIValue* stack, uint64_t argument_count, uint64_t result
 }
 
 void scaled_grouped_gemm(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
-    if (argument_count != 11 || result_count != 1)
+    if (argument_count != 13 || result_count != 1)
         fail("scaled_grouped_gemm is registered with another schema");
     Arguments arguments(stack, argument_count);
     Tensor a = arguments.tensor();
     Tensor b = arguments.tensor();
     const std::optional<Tensor> offs = arguments.tensor();
     const std::optional<Tensor> scale_a = arguments.optional_tensor(), scale_b = arguments.optional_tensor();
-    const std::optional<Tensor> bias = arguments.optional_tensor();
+    const std::optional<Tensor> bias = arguments.optional_tensor(), entries = arguments.optional_tensor();
+    const int64_t choices = arguments.integer();
     const ElementType format_a = code_format(operation, "format_a", arguments.integer()),
                       format_b = code_format(operation, "format_b", arguments.integer());
     const int64_t scaling_a = arguments.integer(), scaling_b = arguments.integer();
@@ -342,7 +364,10 @@ void scaled_grouped_gemm(StableIValue* stack, uint64_t argument_count, uint64_t 
     const Dtype out_dtype = number == aoti_torch_dtype_int32()
                                 ? Dtype::int32
                                 : dtype_from_torch(number, "grouped_gemm: out_dtype");
-    stack[0] = to_result(product(std::move(a), std::move(b), offs, bias, out_dtype, scales).result);
+    std::optional<Gather> gather;
+    if (entries) gather.emplace(*entries, choices);
+    stack[0] =
+        to_result(product(std::move(a), std::move(b), offs, bias, out_dtype, scales, {}, gather).result);
 }
 
 const Registration registration{{

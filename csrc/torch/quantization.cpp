@@ -66,7 +66,8 @@ Quantization::Quantization(std::string who, Arguments& given) : where(std::move(
 
 Quantization::Results Quantization::results(const Placement& placement, std::vector<int64_t> sizes,
                                             const std::optional<Tensor>& scale, Device device,
-                                            const std::optional<int64_t>& ranges) {
+                                            const std::optional<int64_t>& ranges,
+                                            const std::optional<int64_t>& code_rows) {
     if (scale) {
         if (granularity != Granularity::tensor || scale->element_count() != 1 ||
             scale->dtype(where + "scale") != Dtype::float32 || !(scale->device() == device))
@@ -101,6 +102,7 @@ Quantization::Results Quantization::results(const Placement& placement, std::vec
         scale_sizes = {count.rows, count.groups};
         if (arguments.layout == ScaleLayout::columns) scale_sizes = {count.groups, count.rows};
     }
+    if (code_rows) sizes[0] = *code_rows;
     const Dtype scale_dtype = arguments.powers ? Dtype::uint8 : Dtype::float32;
     Results made{placement.empty(sizes, Dtype::uint8), placement.empty(scale_sizes, scale_dtype),
                  scale_dtype};

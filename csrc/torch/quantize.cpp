@@ -19,11 +19,12 @@ namespace {
 // The options: torch/quantization.h. scales is empty if the scale is given. smooth (rows, columns) float32 are factors of the values,
 // ids int32 the row of them that each row has; without ids, the first. entries int32 (rows,): row r is that of x (tokens, columns) with
 // number entries[r] / choices, zeros where entries[r] is none of 0 .. tokens choices - 1; places int32 (tokens, choices) the row of each,
-// of which entries number as many, so that tokens need not be read for each row. ends int32, of ranges of rows: shuffled scales are in bands
+// of which entries number as many, so that tokens need not be read for each row; with codes_of_tokens codes are (tokens, columns), and
+// scales alone those of rows. ends int32, of ranges of rows: shuffled scales are in bands
 // of 32 rows that begin with each range, and rows of bands that are in none are not written (kernels/quantize/row_bands.h).
 constexpr const char* quantize_schema =
     "quantize(Tensor x, Tensor? scale, Tensor? smooth, Tensor? ids, Tensor? entries, Tensor? places, "
-    "Tensor? ends, int choices, int code, int group, int layout, float floor, float bound, float zero_scale, "
+    "Tensor? ends, int choices, bool codes_of_tokens, int code, int group, int layout, float floor, float bound, float zero_scale, "
     "int power_exponent, int power_threshold, bool other_rounding) -> (Tensor codes, Tensor scales)";
 
 // The same of activation(x) * other, rounded to x's dtype; without other, x (..., 2 d) holds both. activation, alpha and limit as in
@@ -121,7 +122,7 @@ void check_places(const std::string& where, std::optional<Tensor>& places,
 template <bool gated>
 void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
     const std::string name = gated ? "gated_activation_quantize" : "quantize", where = name + ": ";
-    if (argument_count != 17 || result_count != 2) fail(name + " is registered with another schema");
+    if (argument_count != (gated ? 17 : 18) || result_count != 2) fail(name + " is registered with another schema");
     Arguments given(stack, argument_count);
     Tensor x = given.tensor();
     std::optional<Tensor> other, bias, smooth, ids, entries, places;
@@ -139,6 +140,7 @@ void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
     const std::optional<Tensor> ends = given.optional_tensor();
     if (ends) check_ends(where, *ends, x);
     const int64_t choices = gated ? 1 : given.integer();
+    const bool codes_of_tokens = !gated && given.boolean();
     std::optional<Gate> gate;
     if constexpr (gated) gate.emplace(where, given);
     Quantization how(where, given);
@@ -147,6 +149,7 @@ void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
     const Placement placement(x.device());
     check_entries(where, entries, choices, x, how);
     check_places(where, places, entries, choices, x);
+    if (codes_of_tokens && !places) fail(where + "codes of tokens need entries and places");
     std::vector<int64_t> sizes =
         gated ? gated_sizes(where, x, other) : std::vector<int64_t>(x.sizes().begin(), x.sizes().end());
     if (entries) sizes[0] = entries->element_count();
@@ -155,7 +158,8 @@ void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
     std::optional<quantize::RangeEnds> ranges;
     if (ends) ranges = ranges_of(*ends);
     Quantization::Results results = how.results(placement, sizes, scale, x.device(),
-                                                ends ? std::optional(ends->element_count()) : std::nullopt);
+                                                ends ? std::optional(ends->element_count()) : std::nullopt,
+                                                codes_of_tokens ? std::optional(x.sizes()[0]) : std::nullopt);
     const int64_t columns = sizes.back(), tokens = columns > 0 ? x.element_count() / x.sizes().back() : 0,
                   rows = entries && columns > 0 ? sizes[0] : tokens;
     if (rows > 0) {
@@ -207,9 +211,11 @@ void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
         if (ends) add_region(*ends, regions);
         how.add_regions(results, scale, regions);
         if (maxima) regions.push_back({partial.data(), partial.extent_bytes(Dtype::float32), "maxima", true});
+        std::optional<quantize::Places> of_choices;
+        if (places) of_choices = {static_cast<const int32_t*>(places->data()), codes_of_tokens};
         for (const Launch& each : quantize::plan(
                  placement.target(), element_type(dtype), how.granularity, how.group, gated, arguments,
-                 ranges, places ? static_cast<const int32_t*>(places->data()) : nullptr))
+                 ranges, of_choices))
             placement.launch(each, regions);
     }
     stack[0] = to_result(std::move(results.codes));

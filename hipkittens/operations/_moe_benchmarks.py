@@ -17,7 +17,7 @@ from ._record import Benchmark, Table
 from ._router_checks import refuse_experts
 
 
-def _call(problem, device, spec=None, integers=False):
+def _call(problem, device, spec=None, integers=False, panels=False):
     tokens, experts, k, features, inner = (
         problem[name] for name in ("tokens", "experts", "k", "features", "inner")
     )
@@ -35,7 +35,8 @@ def _call(problem, device, spec=None, integers=False):
         dtype = torch.int8 if integers else dtype_of("fp8", torch.device(device))
         if integers and device != "cpu":
             return [(weight * 40).clamp(-127, 127).to(dtype) for weight in weights]
-        return [problem.in_codes(weight, dtype) for weight in weights]
+        rows = [problem.in_codes(weight, dtype) for weight in weights]
+        return [preshuffle(each) for each in rows] if panels else rows
 
     def blocks(length: int) -> int:
         return -(-length // 128)
@@ -131,6 +132,20 @@ BENCHMARKS = (
             ),
         ),
         spec="row",
+    ),
+    _benchmark(
+        "moe_fp8_panels",
+        "Experts of a layer, fp8 with scales of rows, weights in panels",
+        "64x128x8x2048x768",
+        spec="row",
+        panels=True,
+    ),
+    _benchmark(
+        "moe_fp8_blocks_panels",
+        "Experts of a layer, fp8 with scales of blocks, weights in panels",
+        "64x256x8x7168x256",
+        spec="blocks",
+        panels=True,
     ),
     _benchmark(
         "moe_int8",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Products of groups as an operation: hipkittens/grouped.py has the function."""
+"""The record of grouped matrix products; the function is in hipkittens/grouped.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ._sharding import given, replicated
 
 
 def _length_and_columns(b_shape) -> tuple[int, int]:
-    """Along K and of the result, of matrices or of panels (hipkittens/preshuffle.py)."""
+    """The length along K and the columns of the result, for matrices or panels (hipkittens/preshuffle.py)."""
     if len(b_shape) == 5:
         return b_shape[2] * b_shape[4], b_shape[1] * b_shape[3]
     return b_shape[-2], b_shape[-1]
@@ -60,7 +60,7 @@ def _backward(ctx, grad):
 
 def _of_product(ctx, a, b, offs, grad):
     """Gradients of a, b, offs and bias."""
-    # Built from the operators themselves, so that it can be differentiated again; transposed views are orientations of the
+    # Built from the operators themselves, so that it is differentiable again; transposed views are orientations of the
     # kernel and not copies.
     grad_a = grad_b = grad_bias = None
     rounded = grad.to(a.dtype)
@@ -89,7 +89,7 @@ def _of_product(ctx, a, b, offs, grad):
         if a.dim() == b.dim():
             grad_bias = grad.sum(1, dtype=torch.float32)
         else:
-            # Sums of the rows of groups: products with ones, of which eight rows fill 16 bytes.
+            # Sums of the rows of groups: products with ones, eight rows of which fill 16 bytes.
             ones = a.new_ones(a.shape[0], 8).mT
             grad_bias = grouped(ones, rounded, torch.float32)[:, 0]
             if grad.dtype != a.dtype:
@@ -99,7 +99,7 @@ def _of_product(ctx, a, b, offs, grad):
 
 
 def _flops(a_shape, b_shape, *_args, out_shape=None, **_kwargs) -> int:
-    """Of all rows: how many are in groups is known to the device alone."""
+    """For all rows: only the device knows how many are in groups."""
     flops = 2 * _length_and_columns(b_shape)[1]
     for size in a_shape:
         flops *= size
@@ -138,30 +138,36 @@ _FP4, _BF16 = FORMATS["fp4"], FORMATS["bf16"]
 
 
 def _codes_along(length: int, format: int) -> int:
-    """Of so many bytes."""
+    """The number of codes in this many bytes."""
     return 2 * length if format == _FP4 else length // 2 if format == _BF16 else length
 
 
-def _fake_scaled(a, b, offs, scale_a, scale_b, bias, format_a, format_b, scaling_a, scaling_b, out_dtype):
+def _fake_scaled(
+    a, b, offs, scale_a, scale_b, bias, entries, choices, format_a, format_b, scaling_a, scaling_b, out_dtype
+):
     length, columns = _length_and_columns(b.shape)
     torch._check(
         _codes_along(a.shape[1], format_a) == _codes_along(length, format_b),
         lambda: f"hipkittens::scaled_grouped_gemm: {tuple(a.shape)} @ {tuple(b.shape)}",
     )
-    return a.new_empty((a.shape[0], columns), dtype=out_dtype)
+    rows = a.shape[0] if entries is None else entries.shape[0]
+    return a.new_empty((rows, columns), dtype=out_dtype)
 
 
-def _scaled_flops(a_shape, b_shape, _offs, _a, _b, _bias, format_a, *_args, out_shape=None, **_kwargs) -> int:
-    """Of all rows, as those of products without scales."""
-    return 2 * a_shape[0] * _length_and_columns(b_shape)[1] * _codes_along(a_shape[1], format_a)
+def _scaled_flops(
+    a_shape, b_shape, _offs, _a, _b, _bias, entries_shape, _choices, format_a, *_args, **_kwargs
+) -> int:
+    """For all rows, as without scales."""
+    rows = a_shape[0] if entries_shape is None else entries_shape[0]
+    return 2 * rows * _length_and_columns(b_shape)[1] * _codes_along(a_shape[1], format_a)
 
 
 def _scaled_sharding(*arguments):
     from torch.distributed.tensor import Replicate, Shard
 
-    _, b, _, scale_a, _, bias, *_, scaling_b, _ = arguments
+    _, b, _, scale_a, _, bias, entries, *_, scaling_b, _ = arguments
     placements = [replicated(arguments, 1)]
-    # A shard of the columns need not begin with a block of rows, and one of panels is none of columns.
+    # A shard of the columns need not begin with a block of rows, and one of panels is not one of columns.
     if len(b.shape) == 3 and scaling_b == SCALINGS["row"]:
         of_bias = Shard(len(bias.shape) - 1) if bias is not None else None
         tensors = [
@@ -171,6 +177,7 @@ def _scaled_sharding(*arguments):
             given(scale_a, Replicate()),
             Shard(1),
             given(bias, of_bias),
+            given(entries, Replicate()),
         ]
         placements.append(([Shard(1)], [*tensors, *[None] * (len(arguments) - len(tensors))]))
     return placements
@@ -209,7 +216,7 @@ OPERATION = Operation(
             no_derivative("grouped_matmul with scales", "grouped_matmul of what was quantised"),
             flops=_scaled_flops,
             sharding=_scaled_sharding,
-            first_option=6,
+            first_option=7,
         ),
     ),
     checks=_checks,

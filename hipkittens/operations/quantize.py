@@ -27,9 +27,10 @@ from ._tables import MEMORY_BOUND_SIZES
 _SHUFFLED = 2
 
 
-def _fake(x, scale, smooth, ids, entries, places, ends, choices, *options):
+def _fake(x, scale, smooth, ids, entries, places, ends, choices, codes_of_tokens, *options):
     rows = x if entries is None else x.new_empty((entries.shape[0], x.shape[1]))
-    return codes_and_scales(rows, x.shape[-1], scale, ends, *options)
+    codes, scales = codes_and_scales(rows, x.shape[-1], scale, ends, *options)
+    return codes.new_empty((x.shape[0], *codes.shape[1:])) if codes_of_tokens else codes, scales
 
 
 def _fake_bands(scales, ends):
@@ -51,7 +52,7 @@ def codes_and_scales(
     power_threshold,
     other,
 ):
-    """Of the shapes that operators return, for rows of so many columns, as many as x has."""
+    """Codes and scales in the shapes that operators return, for rows with this many columns, as many rows as x has."""
     width = columns // 2 if code == 3 else columns // 4 * 3 if code > 3 else columns
     codes = x.new_empty((*x.shape[:-1], width), dtype=torch.uint8)
     if scale is not None:
@@ -83,7 +84,7 @@ def _there_and_back(x: torch.Tensor, spec: QuantSpec) -> torch.Tensor:
 
 
 def _whole_numbers(x: torch.Tensor) -> torch.Tensor:
-    """int8 codes of rows whose largest magnitude is 127: themselves."""
+    """The int8 codes of rows whose largest magnitude is 127 are the rows themselves."""
     x = torch.cat((x, torch.full_like(x[:, :1], 127)), 1)
     return _there_and_back(x, QuantSpec("int8"))
 

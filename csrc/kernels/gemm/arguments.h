@@ -3,6 +3,7 @@
 #pragma once
 #include <stdint.h>
 
+#include "../divisor.h"
 #include "../element_type.h"
 #include "../workgroup_order.h"
 
@@ -88,10 +89,18 @@ struct GroupArguments {
     int32_t group_padding;
 };
 
+// Row r of A is that of token entries[r] / choices, of `tokens`; without entries it is row r itself.
+struct GatherArguments {
+    const int32_t* entries;  // as many as there are rows of the product, or null
+    Divisor choices;
+    int32_t tokens;
+    int32_t gather_padding;
+};
+
 // A product for each group: batch strides lead from a group's matrix, or its scales, to the next. m and k are those of all ranges
 // together, k_tiles of a whole K.
 struct GroupedGemmArguments : GemmArguments, GroupArguments {};
-struct ScaledGroupedGemmArguments : ScaledGemmArguments, GroupArguments {};
+struct ScaledGroupedGemmArguments : ScaledGemmArguments, GroupArguments, GatherArguments {};
 struct GatedGroupedGemmArguments : GatedGemmArguments, GroupArguments {};
 
 // Those of kernels whose B may be in panels: weights of codes, and of experts. Kernels of other products shall not grow.

@@ -3,8 +3,8 @@
 #pragma once
 #include "accumulation.h"
 #include "epilogue.h"
+#include "gathered_rows.h"
 #include "operand_stream.h"
-#include "panels.h"
 #include "product_tiles.h"
 #include "register_stream.h"
 #include "step_scale_loads.h"
@@ -106,7 +106,7 @@ struct MainLoop {
     KITTENS_DEVICE static Streams streams(const Arguments& arguments, TileCoordinate tile, KRange range,
                                           shared_byte* lds) {
         const TileCoordinate of_source = streamed ? tile_of_wave(tile) : tile;
-        const typename A::Source source_a(arguments.a, tile.batch, arguments.m, arguments.k, of_source.m);
+        const auto source_a = source_of_a_rows<A>(arguments, of_source);
         const auto source_b = Policy::Columns::template source_of_b<B, pieces>(arguments, of_source);
         if constexpr (streamed) {
             return {{source_a, range}, {source_b, range, lds + wave_id() * B::Tile::bytes}};

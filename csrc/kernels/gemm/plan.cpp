@@ -18,8 +18,6 @@ namespace {
 constexpr int64_t largest_extent = 0x7ffffe00;         // a tile beyond it still counts in 32 bits
 constexpr int64_t largest_batches_per_launch = 65535;  // grid z
 constexpr int reduce_threads = 256;
-// Lane offsets inside a tile stay below this (tiles/global_layout.h, out_of_range).
-constexpr int64_t reach_bytes = 0xfff00000;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

@@ -43,6 +43,8 @@ struct Problem {
 
 // -128 * -128 for each of fewer K than these fits in 31 bits.
 inline constexpr int64_t exact_i8_products = 1 << 17;
+// Lane offsets inside a tile stay below this (tiles/global_layout.h, out_of_range).
+inline constexpr int64_t reach_bytes = 0xfff00000;
 
 // A row that computes products, of whichever kind.
 struct GemmVariant {

@@ -37,7 +37,6 @@ Problem whole_product(const ActivatedProblem& problem) {
 }  // namespace
 
 bool reaches_partners(const GemmConfig& config, const Problem& p, const Gate& gate) {
-    constexpr int64_t reach_bytes = 0xfff00000;
     const int64_t size = size_of(p.b_type), rows = config.tile_n / 2;
     const bool whole_dwords = gate.pair_stride * size % 4 == 0 || config.row_start == RowStart::element;
     return gate.pair_stride >= 0 && whole_dwords &&

@@ -35,6 +35,13 @@ void check(const GroupedProblem& p) {
     if (p.gated && (p.grouping != Grouping::rows || p.scales != Scales::none))
         refuse("gates are for groups of rows without scales");
     if (p.b.panel_rows && p.grouping != Grouping::rows) refuse("b in panels is for groups of rows");
+    if (p.entries) {
+        if (p.scales == Scales::none) refuse("rows of products without scales are not gathered");
+        extent("choices", p.choices, 1, largest_extent);
+        extent("the number of tokens", p.tokens, 1, largest_extent);
+        if (p.tokens * p.a.leading_stride * size_of(p.a_type) >= reach_bytes)
+            refuse("rows of all tokens take 4 GiB or more, which gathered loads do not reach");
+    }
     check_panels(p);
     if (p.b.panel_rows && p.gated && p.pair_stride != p.n * p.b.leading_stride)
         refuse("gates and their partners in panels do not alternate");
@@ -193,6 +200,9 @@ hipkittens::Launch launch_variant(const GroupedProblem& problem, const GroupedVa
     arguments.bias_group_stride = problem.bias_group_stride;
     arguments.groups = static_cast<int32_t>(problem.groups);
     arguments.grouping = problem.grouping;
+    arguments.entries = problem.entries;
+    arguments.choices = divisor_of(static_cast<uint32_t>(problem.choices));
+    arguments.tokens = static_cast<int32_t>(problem.tokens);
     arguments.a_scale = problem.a_scale;
     arguments.b_scale = problem.b_scale;
     arguments.activation = no_activation;

@@ -30,10 +30,17 @@ struct RegisterStream {
         k_tiles = tiles_of_buffer::iterator(first_view, step, range.count() - 1);
         first_view.scalar_offset = (range.last - range.begin) * step;
         const Coordinate own = Tile::at(lane_id(), 0, 0, 0);
-        const contiguous_rows rows{static_cast<uint32_t>(source.matrix.row_bytes())};
+        const auto rows = rows_of(source);
 #pragma unroll
         for (int i = 0; i < Tile::height; ++i)
             offsets[i] = rows(i * Tile::shape::rows + own.row) + own.col * sizeof(T);
+    }
+    template <class Source>
+    KITTENS_DEVICE static auto rows_of(const Source& source) {
+        if constexpr (requires { source.rows_of_piece(0); })
+            return source.rows_of_piece(0);
+        else
+            return contiguous_rows{static_cast<uint32_t>(source.matrix.row_bytes())};
     }
 
     // Calls use(fragment, first element, row of base tiles, bytes from the lane's first element on) for every load of a lane.

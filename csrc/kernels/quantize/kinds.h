@@ -40,11 +40,14 @@ struct BandedQuantizeArguments : QuantizeArguments {
 };
 // A token x[t] of x (tokens, columns) is read once: its codes have the rows places[t choices + i], and what is no row is not stored. Row r
 // is zeros where entries[r] is out of range. Rows begin on 4 bytes, and 8 divides their columns; 64 choices at most. Not of codes of 6 bits or of
-// other_rounding.
+// other_rounding. codes_of_tokens: codes have the rows of x, for a
+// product that gathers them, and scales alone those of places.
 struct TokenQuantizeArguments : QuantizeArguments {
     const int32_t* places;
     RangeEnds ranges;  // null: of shuffled scales alone
     Divisor parts;     // workgroups of a token
+    uint32_t codes_of_tokens;
+    uint32_t token_padding;  // as above
 };
 // Of rows (rows, columns) that are aligned, of columns that 8 divides, without a bias; not of codes of 6 bits or of other_rounding.
 struct GatedRowsArguments : QuantizeArguments {

@@ -96,7 +96,7 @@ uint32_t maxima_count(int64_t rows, int64_t columns) {
 
 std::vector<Launch> plan(int target, ElementType element, Granularity granularity, int64_t group, bool gated,
                          QuantizeArguments arguments, const std::optional<RangeEnds>& ranges,
-                         const int32_t* places) {
+                         const std::optional<Places>& places) {
     if (ranges && (granularity != Granularity::group || arguments.layout != ScaleLayout::shuffled))
         throw std::invalid_argument("quantize: bands of rows are for shuffled scales of groups");
     if (gated && granularity == Granularity::tensor && !arguments.given)
@@ -115,10 +115,15 @@ std::vector<Launch> plan(int target, ElementType element, Granularity granularit
     if (granularity == Granularity::group)
         arguments.threads_per_row =
             divisor_of(static_cast<uint32_t>(group_threads(columns, arguments.padded_groups, group)));
-    if (places)
-        if (const auto of_tokens = plan_of_tokens(
-                target, element, granularity, {arguments, places, ranges.value_or(RangeEnds{}), Divisor{}}))
-            return {*of_tokens};
+    if (places) {
+        TokenQuantizeArguments of_tokens{arguments, places->data, ranges.value_or(RangeEnds{})};
+        of_tokens.codes_of_tokens = places->codes_of_tokens;
+        if (const auto launch = plan_of_tokens(target, element, granularity, of_tokens)) return {*launch};
+        if (places->codes_of_tokens)
+            throw std::invalid_argument(
+                "quantize: codes of tokens are for 16-bit rows on 4 bytes, of columns that 8 divides and with scales of rows at most "
+                "8192, at most 64 choices, codes of 8 and 4 bits, and no smooth");
+    }
     if (granularity == Granularity::row && gated)
         if (const auto of_gated = plan_of_gated_rows(target, element, arguments)) return {*of_gated};
     if (granularity == Granularity::row) {

@@ -11,6 +11,11 @@
 
 namespace hipkittens::quantize {
 
+struct Places {
+    const int32_t* data;
+    bool codes_of_tokens;  // TokenQuantizeArguments; for what reads each token once alone
+};
+
 // Floats of workspace, for `maxima`.
 uint32_t maxima_count(int64_t rows, int64_t columns);
 
@@ -18,11 +23,11 @@ uint32_t maxima_count(int64_t rows, int64_t columns);
 // x, other, codes, scales, given, maxima, rows, columns, aligned, the activation and what says how a scale and a code
 // are made are the caller's; the rest is decided here.
 // ranges: scales of groups are in bands that begin with each range of rows, of which the host knows the number alone.
-// places: of each choice of so many tokens, where arguments have entries, that of its row; or null. It says what entries say, and some
-// kernels then read each token once.
+// places: of each choice of so many tokens, where arguments have entries, its row. They say what entries say, and some kernels then read
+// each token once.
 std::vector<Launch> plan(int target, ElementType element, Granularity granularity, int64_t group, bool gated,
                          QuantizeArguments arguments, const std::optional<RangeEnds>& ranges = {},
-                         const int32_t* places = nullptr);
+                         const std::optional<Places>& places = {});
 
 // `padded_columns` is decided here.
 Launch plan_bands(int target, BandsArguments arguments);

@@ -50,12 +50,16 @@ struct TokenRowKernel {
 #pragma unroll
         for (int c = 0; c < config.chunks; ++c)
             words[c] = codes_of(arguments, kittens::widened(held[c]), scale);
-        visit_lanes(kittens::lanes_where(rows.has_place()), rows.place(),
-                    [&](uint32_t row) { store_token_codes(arguments, words, row, column, step); });
+        if (arguments.codes_of_tokens)
+            store_token_codes(arguments, words, token, column, step);
+        else
+            visit_lanes(kittens::lanes_where(rows.has_place()), rows.place(),
+                        [&](uint32_t row) { store_token_codes(arguments, words, row, column, step); });
         const uint64_t empty = kittens::lanes_where(rows.is_empty());
         if (!empty) return;
         if (kittens::wave_id() == 0 && rows.is_empty())
             store_scale(arguments, scale_of(arguments, 0), rows.pair, 0);
+        if (arguments.codes_of_tokens) return;
         const kittens::vec<uint32_t, 2> zeros[config.chunks] = {};
         visit_lanes(empty, rows.pair,
                     [&](uint32_t row) { store_token_codes(arguments, zeros, row, column, step); });
@@ -80,7 +84,12 @@ struct TokenGroupKernel {
         const uint32_t scales = row_of_scales(arguments, rows.place(), rows.has_place());
         const float magnitude = kittens::combine_group(largest_raw_magnitude<T>(held), arguments.group_lanes,
                                                        kittens::larger_or_nan);
-        store_rows(arguments, column, rows.place(), scales, rows.has_place(), scale_of(arguments, magnitude),
+        const Scale scale = scale_of(arguments, magnitude);
+        if (arguments.codes_of_tokens) {
+            const kittens::vec<uint32_t, 2> words[] = {codes_of(arguments, kittens::widened(held), scale)};
+            store_token_codes(arguments, words, token, column, 0);
+        }
+        store_rows(arguments, column, rows.place(), scales, rows.has_place(), scale,
                    kittens::widened(held));
         if (kittens::any_lane(rows.is_empty()))
             store_rows(arguments, column, rows.pair, row_of_scales(arguments, rows.pair, rows.is_empty()),
@@ -104,7 +113,8 @@ struct TokenGroupKernel {
 #pragma clang loop unroll(disable)
         for (uint64_t left = kittens::lanes_where(there); left; left &= left - 1) {
             const int lane = __builtin_ctzll(left);
-            store_token_codes(arguments, words, kittens::value_of_lane(row, lane), column, 0);
+            if (!arguments.codes_of_tokens)
+                store_token_codes(arguments, words, kittens::value_of_lane(row, lane), column, 0);
             if (stores_scale)
                 store_scale(arguments, group < arguments.groups ? scale : one,
                             kittens::value_of_lane(row_of_scales, lane), group);
