@@ -30,17 +30,17 @@ ORACLES = ROOT / "tests" / "oracles"
 RESULTS = ORACLES / "foreign_programs.json"
 HEAD = """# Foreign programs
 
-Compilers, libraries of kernels and programs of other people on the simulated GPUs, each as its wheel has it: what they launch was written,
-and mostly compiled, by nobody here. In the rows with *on hipkittens* it is the other way round: tests or layers of theirs call our kernels by the
-names of theirs. `python tools/foreign_programs.py` runs their tests and writes this page from the results,
-`tests/oracles/foreign_programs.json`: every number counts cases of a run. **Everything is simulated.** AITER's compiled kernels are on a
-page of their own, [Foreign kernels](foreign_kernels.md).
+Third-party compilers, kernel libraries and programs on the simulated GPUs, each as distributed in its wheel. The kernels they launch were
+written, and mostly compiled, outside this project. The rows with *on hipkittens* are the reverse: third-party tests or layers call our
+kernels under the names of their own. `python tools/foreign_programs.py` runs these tests and writes this page from the results,
+`tests/oracles/foreign_programs.json`: every number counts cases of a run. **Everything is simulated.** AITER's compiled kernels have a
+separate page, [Foreign kernels](foreign_kernels.md).
 
-A case is one test with one choice of parameters. It is *right* if its results are within the bar that the test names, and where
-checkers are on, as in most, if they found nothing. It is *the client's* if the run shows what its program does wrong; each is
-named below. It is *wrong* if neither holds, and *skipped* if its test says why it cannot run here. Under each target are the cases tried,
-those that are right, and those that are the client's: tried / right / the client's. Some cases are of no one target, such as what happens
-without a GPU, or with one of each.
+A case is one test with one choice of parameters. It is *right* if its results are within the tolerance of the test and, where
+checkers are on, as in most, they found nothing. It is *the client's* if the run shows what the client's program does wrong; each of these
+is listed below. It is *wrong* if neither holds, and *skipped* if its test states why it cannot run here. Each target's column gives the
+cases tried, those that are right, and those that are the client's: tried / right / the client's. Some cases belong to no single target,
+such as the behavior without a GPU, or with one of each.
 
 """
 
