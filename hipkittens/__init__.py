@@ -141,14 +141,14 @@ __all__ = [
 
 
 def info() -> dict[str, object]:
-    """What is installed here and where calls would run, as `hipkittens info --json` prints it."""
+    """Return what is installed and where calls would run, as printed by `hipkittens info --json`."""
     from ._info import collect
 
     return collect()
 
 
 def __getattr__(name: str) -> Any:
-    """Modules that few programs use are imported when they are first named."""
+    """Imports rarely used modules on first access."""
     if name in ("fla", "kernel", "layers"):
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

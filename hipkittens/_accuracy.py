@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How far a result is from float64, beside how far PyTorch's own result in the same dtype is."""
+"""Errors of a result against float64, compared with those of PyTorch's own result in the same dtype."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Comparison:
 def compare(
     ours: torch.Tensor, theirs: torch.Tensor, reference: torch.Tensor, magnitude: float
 ) -> Comparison:
-    """The bar: error(ours) <= 2 error(PyTorch's) + 2^-24 magnitude, for the largest error and for the RMS.
+    """The bound: error(ours) <= 2 error(PyTorch's) + 2^-24 magnitude, for the largest error and for the RMS.
 
-    magnitude is the largest sum of |a| |b| over k. The term is one float32 rounding of such a sum: without it, a result
-    that PyTorch hits exactly by luck (a 1 x 1 product, say) would leave no room for any other order of summation.
+    magnitude is the largest sum of |a| |b| over k. The term is one float32 rounding of such a sum: without it, a result that PyTorch
+    happens to compute exactly (a 1 x 1 product, for example) would leave no tolerance for any other order of summation.
     """
     if ours.shape != reference.shape:
         raise AssertionError(
@@ -64,7 +64,7 @@ def compare(
 
 
 def mean_of(draws: Sequence[Comparison]) -> Comparison:
-    """Of as many draws of values: the mean of the largest errors, and the RMS of all errors. A NaN of ours stays infinite."""
+    """Over several draws of values: the mean of the largest errors, and the RMS of all errors. A NaN of ours stays infinite."""
     if len(draws) == 1:
         return draws[0]
     max_ours, max_torch, allowance = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Imports a module of ours as soon as somebody imports another one, so that nobody pays for what nobody uses."""
+"""Imports one of our modules as soon as another library's module is imported, so that unused integrations cost nothing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def after_import(awaited: str, ours: str) -> None:
-    """Imports the module `ours` right after `awaited` is imported; now, if it has been already."""
+    """Imports the module `ours` right after `awaited` is imported, or immediately if it has been imported already."""
     if awaited in sys.modules:
         importlib.import_module(ours)
     else:

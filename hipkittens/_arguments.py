@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What every operation asks of its tensors before it asks anything of its own."""
+"""Checks of tensors and options that all operations share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def check_tensor(where: str, name: str, value: Any) -> None:
-    """Raises TypeError for what is no dense tensor."""
+    """Raises TypeError unless the value is a dense tensor."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{where}: {name} is {type(value).__name__}; it must be a torch.Tensor")
     if value.layout != torch.strided:
@@ -17,7 +17,7 @@ def check_tensor(where: str, name: str, value: Any) -> None:
 
 
 def number(where: str, name: str, value: Any) -> float:
-    """`value` as a float. TypeError for what is no number."""
+    """`value` as a float. TypeError if it is not a number."""
     try:
         if not isinstance(value, str):
             return float(value)
@@ -27,19 +27,19 @@ def number(where: str, name: str, value: Any) -> float:
 
 
 def check_whole_number(where: str, name: str, value: Any) -> None:
-    """TypeError for what is no int; True and False are none either."""
+    """TypeError unless the value is an int; True and False are not accepted either."""
     if not isinstance(value, (int, torch.SymInt)) or isinstance(value, bool):
         raise TypeError(f"{where}: {name} is {value!r}; it must be a whole number (int)")
 
 
 def check_flag(where: str, name: str, value: Any) -> None:
-    """TypeError for what is neither True nor False: a word such as "no" would otherwise count as True."""
+    """TypeError unless the value is True or False: a string such as "no" would otherwise count as True."""
     if isinstance(value, (str, torch.Tensor)) or value not in (False, True):
         raise TypeError(f"{where}: {name} is {value!r}; allowed: True, False")
 
 
 def check_probability(where: str, name: str, value: Any) -> None:
-    """TypeError for what is no number, ValueError for one outside [0, 1)."""
+    """TypeError unless the value is a number, ValueError if it is outside [0, 1)."""
     if not 0.0 <= number(where, name, value) < 1.0:
         raise ValueError(f"{where}: {name} is {value}; it must be in [0, 1)")
 
@@ -52,7 +52,7 @@ def check_dtype_and_device(
     first_name: str,
     first: torch.Tensor,
 ) -> None:
-    """Raises TypeError for a dtype that is none of `dtypes`, ValueError for another device than the first tensor's."""
+    """Raises TypeError for a dtype that is not in `dtypes`, ValueError for a device other than the first tensor's."""
     if value.dtype not in dtypes:
         raise TypeError(f"{where}: {name} is {value.dtype}; allowed: {', '.join(map(str, dtypes))}")
     if value.device != first.device:
@@ -62,7 +62,7 @@ def check_dtype_and_device(
 
 
 def check_gets_no_gradient(where: str, name: str, value: torch.Tensor | None) -> None:
-    """Raises ValueError for a tensor whose gradient would be asked for in vain. An argument left out is None."""
+    """Raises ValueError for a tensor that requires a gradient it would not get. An omitted argument is None."""
     if value is not None and torch.is_grad_enabled() and value.requires_grad:
         raise ValueError(
             f"{where}: {name} requires a gradient and gets none; pass {name}.detach(), or use torch.no_grad()"

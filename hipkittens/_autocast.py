@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""What torch.autocast asks for, done in Python: the operators' own registration would take one fixed dtype."""
+"""torch.autocast, implemented in Python: registering the operators with it would require one fixed dtype."""
 
 from __future__ import annotations
 
 import torch
 
-# Where operators run and autocast exists. torch.amp.is_autocast_available knows it too, but torch 2.10 cannot compile it.
+# Devices where operators run and autocast exists. torch.amp.is_autocast_available would also tell, but torch 2.10 cannot compile it.
 _DEVICES = ("cpu", "cuda")
 
 
 def is_on(device: torch.device) -> bool:
-    """Whether torch.autocast is on for tensors of this device."""
+    """Whether torch.autocast is enabled for tensors of this device."""
     return device.type in _DEVICES and torch.is_autocast_enabled(device.type)
 
 
 def to_autocast_dtype(*tensors: torch.Tensor | None) -> tuple:
-    """The tensors, floating-point ones in autocast's dtype if it is on for the first one's device."""
+    """The tensors, with floating-point ones converted to autocast's dtype if it is enabled for the first one's device."""
     first = tensors[0]
     if not isinstance(first, torch.Tensor) or not is_on(first.device):
         return tensors

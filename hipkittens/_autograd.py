@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Reverse-mode derivatives of our operators, in eager autograd and under the transforms of torch.func.
 
-`torch.library.register_autograd` alone registers a kernel that ends `torch.func.grad` with "must override the setup_context
-staticmethod", and that drops the tangents of forward-mode AD. The kernel registered here is PyTorch's own where no transform is
-at work. Under one it records the operator for the level of that transform, as PyTorch's own derivatives do, and calls it
-again on the level below. A tangent is refused: no operator has a forward-mode derivative.
+`torch.library.register_autograd` alone registers a kernel that makes `torch.func.grad` fail with "must override the setup_context
+staticmethod", and that drops the tangents of forward-mode AD. The kernel registered here is PyTorch's own if no transform is active. Under
+a transform it records the operator for the level of that transform, as PyTorch's own derivatives do, and calls it again on the level
+below. A tangent is refused: no operator has a forward-mode derivative.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from torch._library.autograd import Info, make_autograd_impl
 
 from . import _namespace
 
-_registrations = torch.library.Library(_namespace.NAMESPACE, "FRAGMENT")  # which ends when this does
+_registrations = torch.library.Library(_namespace.NAMESPACE, "FRAGMENT")  # lives as long as this object
 
 
 def register(
     name: str, backward: Callable[..., Any] | None, setup_context: Callable[..., None] | None
 ) -> None:
-    """Gives torch.ops.hipkittens.<name> this derivative; both functions are as torch.library.register_autograd takes them.
+    """Gives torch.ops.hipkittens.<name> this derivative; both functions are as in torch.library.register_autograd.
 
-    An operator without one refuses a forward-mode derivative, and is otherwise left alone.
+    An operator without one refuses a forward-mode derivative, and is otherwise unchanged.
     """
     operator = getattr(_namespace.OPERATORS, name).default
     if backward is None:
@@ -52,7 +52,7 @@ def register(
 
 
 def no_forward_mode(name: str) -> NotImplementedError:
-    """What a function says to a tangent."""
+    """The error of a function for a tangent."""
     return NotImplementedError(
         f"hipkittens: {name} has no forward-mode derivative (torch.func.jvp, jacfwd, linearize, "
         "torch.autograd.forward_ad); use reverse mode (torch.func.vjp, grad, jacrev), or HIPKITTENS_BACKEND=torch"
@@ -60,7 +60,7 @@ def no_forward_mode(name: str) -> NotImplementedError:
 
 
 def refuse_tangents(name: str, *arguments: Any) -> None:
-    """For arguments that a function passes to its operator as other tensors, too."""
+    """For arguments that a function also passes to its operator as other tensors."""
     if forward_ad._current_level >= 0 and any(map(_has_tangent, arguments)):
         raise no_forward_mode(name)
 
@@ -70,7 +70,7 @@ def _has_tangent(value: Any) -> bool:
 
 
 def _below(operator: torch._ops.OpOverload) -> Callable[..., Any]:
-    """The operator on the level below that of the running transform, or without a derivative where none runs."""
+    """The operator on the level below that of the active transform, or without a derivative if none is active."""
 
     def call(keyset, *arguments):
         with torch._C._AutoDispatchBelowAutograd():
@@ -80,11 +80,11 @@ def _below(operator: torch._ops.OpOverload) -> Callable[..., Any]:
 
 
 def _at_one_level(operator, backward, setup_context) -> type:
-    """The autograd function of one level: tensors saved and gradients taken are of that level."""
+    """The autograd function of one level: saved tensors and gradients belong to that level."""
     below = _below(operator)
 
     def forward(ctx, keyset, *arguments):
-        # autograd functions turn derivatives off, which the transforms below may have need of.
+        # autograd functions disable derivatives, which the transforms below may need.
         with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
             output = below(keyset, *arguments)
         if setup_context is not None:

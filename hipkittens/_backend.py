@@ -19,17 +19,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 ARITHMETIC = {"fast": 0, "strict": 1, "exact": 2}
-PARTITIONS = {"SPX": 1, "DPX": 2, "QPX": 4, "CPX": 8}  # AMD's names of the modes: how many parts
+PARTITIONS = {"SPX": 1, "DPX": 2, "QPX": 4, "CPX": 8}  # AMD's names of the modes: the number of parts
 HOST_LEVELS = {"best": -1} | {name: level for level, name in enumerate(_simulator.HOST_LEVELS)}
 
 
 class _State:
-    """Process-wide, since autograd may run a backward in another thread than its forward."""
+    """Process-wide, since autograd may run backward in a thread other than that of forward."""
 
     backend = _environment.BACKEND.read()
     arch = _environment.ARCH.read()
     forced = False  # inside `simulate`
-    hip_devices: int | None = None  # not asked yet; functools.cache is not for what torch.compile traces
+    hip_devices: int | None = None  # not queried yet; torch.compile cannot trace functools.cache
     checking: simulate | None = None  # the innermost `simulate`
 
 
@@ -43,12 +43,12 @@ def has_amd_gpus() -> bool:
 
 
 def dispatch_keys() -> tuple[str, ...]:
-    """PyTorch's keys of the devices whose tensors run here. "CUDA" is an AMD GPU's only in a build for HIP."""
+    """PyTorch's dispatch keys of the devices whose tensors run here. "CUDA" is an AMD GPU only in a build for HIP."""
     return ("CPU", "CUDA") if has_amd_gpus() else ("CPU",)
 
 
 def arch_of(device: torch.device) -> str:
-    """gfx942 or gfx950: what runs calls on tensors of this device, simulated for those of the CPU."""
+    """gfx942 or gfx950: the target that runs calls on tensors of this device, simulated for CPU tensors."""
     if device.type != "cuda":
         return _State.arch
     return torch.cuda.get_device_properties(device).gcnArchName.split(":")[0]
@@ -59,7 +59,7 @@ def backend() -> str:
 
 
 def is_simulating() -> bool:
-    """Whether a `simulate` is open."""
+    """Whether a `simulate` context is active."""
     return _State.forced
 
 
@@ -68,7 +68,7 @@ def uses_torch() -> bool:
 
 
 def hip_device_count() -> int:
-    """GPUs that torch sees through HIP. Asked at the first call that needs to know, never at import."""
+    """The number of GPUs that torch sees through HIP. Queried by the first call that needs it, never at import."""
     if _State.hip_devices is not None:
         return _State.hip_devices
     count = torch.cuda.device_count() if has_amd_gpus() and torch.cuda.is_available() else 0
@@ -82,7 +82,7 @@ def simulates_cpu_tensors() -> bool:
 
 
 def check_device(where: str, name: str, tensor: torch.Tensor) -> None:
-    """Raises when the policy sends a tensor on this device nowhere."""
+    """Raises if the policy has no backend for a tensor on this device."""
     kind = tensor.device.type
     if kind == "meta" or uses_torch():
         return
@@ -118,9 +118,9 @@ def check_device(where: str, name: str, tensor: torch.Tensor) -> None:
 
 
 def interruptible(function: Callable[P, T]) -> Callable[P, T]:
-    """`function`, with what a signal's handler raised in place of the RuntimeError of the launch that it ended.
+    """`function`, which raises what a signal's handler raised instead of the RuntimeError of the launch that it ended.
 
-    Ctrl-C during a simulated launch is a KeyboardInterrupt, as it is anywhere else in Python.
+    Ctrl-C during a simulated launch is therefore a KeyboardInterrupt, as anywhere else in Python.
     """
 
     @functools.wraps(function)
@@ -142,9 +142,9 @@ _LARGEST_MEMORY = 4096  # problems
 
 
 def checked_once(*tensors: int) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """A check, run once for each problem that it lets through: the same shapes, dtypes, devices and layouts of the arguments at
-    the positions `tensors`, equal other arguments, and the same policy. It takes no keyword arguments and looks at nothing
-    else, strides and values of those tensors least of all.
+    """A check that is run once for each problem that passes it: the same shapes, dtypes, devices and layouts of the arguments at
+    the positions `tensors`, equal other arguments, and the same policy. The check takes no keyword arguments and depends on nothing
+    else, in particular not on strides and values of those tensors.
     """
 
     def decorate(check: Callable[..., T]) -> Callable[..., T]:
@@ -155,14 +155,14 @@ def checked_once(*tensors: int) -> Callable[[Callable[..., T]], Callable[..., T]
             if torch.compiler.is_compiling():
                 return check(*args)
             key: list[Any] = [_State.backend, _State.forced, *args]
-            # What cannot be compared, such as sizes that are symbols, or is no tensor, is none that was let through.
+            # Arguments that cannot be compared, such as symbolic sizes, or that are not tensors, have not passed before.
             with contextlib.suppress(KeyError, TypeError, AttributeError):
                 for position in tensors:
                     if (value := args[position]) is not None:
                         key[position + 2] = (value.shape, value.dtype, value.device, value.layout)
                 return passed[tuple(key)]
             result = check(*args)
-            if any(isinstance(value, torch.Tensor) for value in key):  # whose value counts
+            if any(isinstance(value, torch.Tensor) for value in key):  # whose values matter
                 return result
             if len(passed) >= _LARGEST_MEMORY:
                 passed.clear()
@@ -176,22 +176,21 @@ def checked_once(*tensors: int) -> Callable[[Callable[..., T]], Callable[..., T]
 
 
 class simulate:
-    """Sends calls on CPU tensors to a simulated GPU while the context is open, for the whole process.
+    """Context manager that sends calls on CPU tensors to a simulated GPU, for the whole process.
 
-    arch        "gfx942" or "gfx950" (default: HIPKITTENS_ARCH, or else gfx942)
-    checks      True: fresh registers, LDS, loads in flight and results hold NaN patterns until they are written, and
-                LDS bank conflicts are counted. "all": that and every checker; or NaN patterns and some of "memcheck", "racecheck",
-                "initcheck", "synccheck", "notes" with commas between. `findings` then lists what they found.
-                Default: what HIPKITTENS_CHECKS says, or False.
-    arithmetic  "fast" (default), "strict" (f32 fused multiply-adds in order of k), "exact" (the published CDNA3 rule)
-    threads     host threads; 0 is one per core
-    host_level  the host instructions to use: "best" (default), "portable", "avx2", "avx512", "avx512_bf16", "amx"
-    seed        order in which the waves of a workgroup take turns; 0 is index order
-    instruction_limit  wave instructions of one workgroup after which a launch is given up; 0 is 2**31
-    tolerate_overreads  a buffer load that goes beyond the tensors inside its descriptor reads 0 there and is the finding
-                descriptor_overread (memcheck), instead of ending the launch; for kernels that others wrote
-    partition   the compute partition mode: "SPX" (default), the whole device; or "DPX", "QPX", "CPX", a half, a quarter or
-                an eighth of it, down to one XCD of 38 (gfx942) or 32 (gfx950) compute units, for which plans are then made
+    - `arch`: "gfx942" or "gfx950" (default: HIPKITTENS_ARCH, or else gfx942).
+    - `checks`: True: uninitialized registers, LDS, loads in flight and results contain NaN patterns until they are written, and LDS bank
+      conflicts are counted. "all": that and every checker; or NaN patterns and some of "memcheck", "racecheck", "initcheck", "synccheck",
+      "notes", separated by commas. `findings` then lists what they found. Default: HIPKITTENS_CHECKS, or False.
+    - `arithmetic`: "fast" (default), "strict" (f32 fused multiply-adds in order of k), "exact" (the published CDNA3 rule).
+    - `threads`: host threads; 0 is one per core.
+    - `host_level`: the host instructions to use: "best" (default), "portable", "avx2", "avx512", "avx512_bf16", "amx".
+    - `seed`: the order in which the waves of a workgroup are scheduled; 0 is index order.
+    - `instruction_limit`: the number of wave instructions of one workgroup after which a launch is aborted; 0 is 2**31.
+    - `tolerate_overreads`: a buffer load past the end of the tensors inside its descriptor reads 0 there and is the finding
+      descriptor_overread (memcheck), instead of ending the launch; for third-party kernels.
+    - `partition`: the compute partition mode: "SPX" (default), the whole device; or "DPX", "QPX", "CPX", a half, a quarter or an eighth of
+      it, down to one XCD with 38 (gfx942) or 32 (gfx950) compute units, for which launches are then planned.
 
     Ctrl-C ends a launch of the main thread. So does any signal whose handler raises.
     """
@@ -270,7 +269,7 @@ class simulate:
         _library.set_simulated_partitions(partitions)
 
     def _collect(self) -> list[_findings.Finding]:
-        """Moves what the simulator has gathered here."""
+        """Moves the simulator's findings and notes here."""
         if _State.checking is self:
             self._found = _findings.merged([*self._found, *_findings.from_json(_library.take_findings())])
         return self._found
@@ -286,7 +285,7 @@ class simulate:
         return _findings.notes(self._collect())
 
     def forget(self) -> None:
-        """Drops the findings and notes gathered so far."""
+        """Discards the findings and notes collected so far."""
         self._collect()
         self._found = []
 
@@ -298,7 +297,7 @@ class simulate:
 
 @contextlib.contextmanager
 def partitioned(mode: str) -> Iterator[None]:
-    """Inside, simulated devices are shown as in this partition mode, whatever `simulate` said."""
+    """Context manager: simulated devices appear in this partition mode, regardless of `simulate`."""
     before = _library.simulated_partitions()
     _library.set_simulated_partitions(PARTITIONS[mode])
     try:
@@ -317,7 +316,7 @@ def apply_environment() -> None:
 
 
 def _print_findings() -> None:
-    """What HIPKITTENS_CHECKS found, for whom nothing else tells it."""
+    """Prints the findings under HIPKITTENS_CHECKS that nothing else reports."""
     found = _findings.merged(_findings.from_json(_simulator.kept_findings()))
     errors, notes = _findings.errors(found), _findings.notes(found)
     for finding in errors:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The short way to an operator: `call("gemm", a, b, ...)` is `torch.ops.hipkittens.gemm(a, b, ...)` in less time.
+"""A fast path to an operator: `call("gemm", a, b, ...)` is `torch.ops.hipkittens.gemm(a, b, ...)` in less time.
 
-An operator's derivative is Python, and the dispatcher that finds it converts every argument there and back: 6 of 12 microseconds
-of a call that asks for no gradient, 20 of 32 of one that does (benchmarks/launch.py). In plain eager mode nothing but autograd has
-a say, so `call` does its part here and enters the dispatcher below it. Under torch.compile, a transform of torch.func, forward-mode
-AD, a mode, or with a subclass of torch.Tensor, and for operators that write to their arguments, it is the dispatcher's call.
+An operator's derivative is Python, and the dispatcher that finds it converts every argument there and back: 6 of 12 microseconds of a call
+that requires no gradient, 20 of 32 of one that does (benchmarks/launch.py). In plain eager mode only autograd matters, so `call` does its
+part here and enters the dispatcher below it. Under torch.compile, a transform of torch.func, forward-mode AD, a mode, or with a subclass
+of torch.Tensor, and for operators that write to their arguments, it goes through the full dispatcher.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch.autograd.forward_ad as forward_ad
 
 from . import _namespace
 
-# Types of arguments that no mode or subclass stands behind.
+# Types of arguments that cannot have a mode or subclass.
 _PLAIN = {
     torch.Tensor,
     torch.nn.Parameter,
@@ -44,7 +44,7 @@ _short: dict[str, _Short] = {}
 def register(
     name: str, backward: Callable[..., Any] | None, setup_context: Callable[..., None] | None
 ) -> None:
-    """Opens the short way to torch.ops.hipkittens.<name>, whose derivative this is, as torch.library.register_autograd takes it."""
+    """Enables the fast path to torch.ops.hipkittens.<name> with this derivative, as in torch.library.register_autograd."""
     operator = getattr(_namespace.OPERATORS, name).default
     if not operator._schema.is_mutable:
         record = None if backward is None else _recording(operator, backward, setup_context)
@@ -91,5 +91,5 @@ def _recording(
         (torch.autograd.Function,),
         {"forward": staticmethod(forward), "backward": staticmethod(backward)},
     )
-    # The part of `apply` that is not for transforms of torch.func, none of which is active where this is called.
+    # The part of `apply` that does not concern transforms of torch.func; none is active when this is called.
     return super(torch.autograd.Function, function).apply

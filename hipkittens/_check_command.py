@@ -13,8 +13,8 @@ from ._program import run_program, simulated_hip
 
 
 def main(program: list[str], checks: str, as_json: bool, with_notes: bool) -> int:
-    """The program's exit status if it is not 0, else 1 if there are findings."""
-    _findings.chosen(checks)  # refuses a wrong name before anything runs
+    """The program's exit status if it is not 0, otherwise 1 if there are findings."""
+    _findings.chosen(checks)  # refuses an invalid name before anything runs
     with tempfile.TemporaryDirectory() as folder, simulated_hip() as environment:
         path = os.path.join(folder, "findings.json")
         environment |= {"HIPKITTENS_CHECKS": checks, "HIPKITTENS_CHECKS_FILE": path}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a code object says of its kernels: the metadata note, as Python data. Standard library only: the build uses it too."""
+"""The kernels described in a code object's metadata note, as Python data. Standard library only: the build uses it too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NOTE_AMDGPU_METADATA = 32  # NT_AMDGPU_METADATA: msgpack
 
 
 def unpack_msgpack(data: bytes, at: int = 0) -> tuple[object, int]:
-    """One msgpack value and where it ends: the subset that compilers write in the metadata note."""
+    """One msgpack value and the position after it: the subset that compilers write in the metadata note."""
     tag = data[at]
     at += 1
     if tag <= 0x7F:
@@ -84,7 +84,7 @@ def metadata(image: bytes) -> dict:
 
 
 def loaded_sha256(image: bytes) -> str:
-    """sha256 of what a GPU loads of an ELF64 code object: all but line tables, symbols and the file's own headers."""
+    """sha256 of what a GPU loads of an ELF64 code object: everything but line tables, symbols and the file's own headers."""
     section_headers = struct.unpack_from("<Q", image, 0x28)[0]
     entry_bytes, count = struct.unpack_from("<HH", image, 0x3A)
     digest = hashlib.sha256()

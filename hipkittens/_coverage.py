@@ -21,7 +21,7 @@ _SUFFIXES = (".co", ".hsaco", ".hipfb")
 
 
 class CoverageError(Exception):
-    """An input that is no code object of a target the simulator has."""
+    """An input that is not a code object for a target of the simulator."""
 
 
 @dataclasses.dataclass
@@ -78,7 +78,7 @@ def target_of(name: str, image: bytes) -> str | None:
 
 
 def code_objects(path: pathlib.Path) -> Iterator[tuple[str, bytes]]:
-    """The code objects in a file, folder, wheel or other zip. In the latter three: of the files with a suffix in _SUFFIXES."""
+    """The code objects in a file, folder, wheel or other zip. In the latter three, only files with a suffix in _SUFFIXES are read."""
     if path.is_dir():
         for file in sorted(path.rglob("*")):
             if file.suffix in _SUFFIXES:
@@ -95,7 +95,7 @@ def code_objects(path: pathlib.Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _in_file(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Itself, or those of a bundle."""
+    """The file itself, or the code objects of a bundle."""
     if data[:4] == _ELF:
         yield name, data
         return
@@ -128,7 +128,7 @@ def _evidence() -> dict[str, dict[str, str]]:
 
 
 def evidence_of(row: str) -> list[str]:
-    """What says that the simulator runs a row right; "manual only" if nothing but its encoding was checked."""
+    """The evidence that the simulator executes a row correctly; "manual only" if nothing but its encoding was checked."""
     data = _evidence()
     found = [data["kinds"][letter] for letter in data["rows"].get(row, "")]
     return [*found, "manual only"] if len(found) == 1 else found
@@ -153,7 +153,7 @@ def as_json(coverage: Coverage) -> dict[str, object]:
 
 
 def main(files: Iterable[str], as_json_text: bool) -> int:
-    """Prints the coverage of `files`; 1 if an instruction is missing, 2 if there is nothing to look at."""
+    """Prints the coverage of `files`; returns 1 if an instruction is missing, 2 if there is nothing to examine."""
     try:
         coverage = measure([pathlib.Path(file) for file in files])
     except CoverageError as error:

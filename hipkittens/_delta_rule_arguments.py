@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What gated delta rules ask of their arguments, with decays of heads or of channels."""
+"""Argument checks of gated delta rules, with per-head or per-channel decays."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check_inputs(where, q, k, v, g, beta, channels=False) -> None:
 
 
 def check_gate(where, g, A_log, dt_bias) -> None:
-    """Of g, which is checked: a parameter for each head, and one for each of its decays."""
+    """Checks the parameters for a g that is checked already: one for each head, and one for each of its decays."""
     if (A_log is None) != (dt_bias is None):
         name, missing = ("dt_bias", "A_log") if A_log is None else ("A_log", "dt_bias")
         raise ValueError(f"{where}: {name} is given without {missing}; pass both, or g as it is")
@@ -113,7 +113,7 @@ def as_initial_state(where, state, q, shape, layout) -> torch.Tensor | None:
 
 
 def check_state(where, state, q, heads, key, value, layout, dtypes) -> None:
-    """Of a pool that is changed in place."""
+    """Checks a pool of states that is updated in place."""
     check_tensor(where, "state", state)
     check_dtype_and_device(where, "state", state, dtypes, "q", q)
     rows, columns = (key, value) if layout == "kv" else (value, key)
@@ -142,7 +142,7 @@ def _indices(where, name, value, q, shape) -> torch.Tensor:
 
 
 def as_starts(where, value, q) -> torch.Tensor | None:
-    """cu_seqlens as kernels take it."""
+    """cu_seqlens in the form that kernels read."""
     if value is None:
         return None
     if q.shape[0] != 1:
@@ -156,7 +156,7 @@ def as_starts(where, value, q) -> torch.Tensor | None:
 
 
 def as_slots(where, value, accepted, state, q, sequences, tokens):
-    """state_indices as (sequences, n), and accepted, as kernels take them; tokens: of each sequence, None if they differ."""
+    """state_indices as (sequences, n), and accepted, in the form that kernels read; tokens: of each sequence, None if they differ."""
     if value is None:
         if state.shape[0] < sequences:
             raise ValueError(
@@ -186,10 +186,10 @@ def as_slots(where, value, accepted, state, q, sequences, tokens):
 
 
 def as_parameters(*parameters) -> tuple[torch.Tensor | None, ...]:
-    """A gate's parameters as kernels take them."""
+    """A gate's parameters in the form that kernels read."""
     return tuple(None if value is None else value.float().contiguous() for value in parameters)
 
 
 def as_gates(q, *gates) -> tuple[torch.Tensor, ...]:
-    """g and beta as kernels take them: of q's dtype, or float32."""
+    """g and beta in the form that kernels read: in q's dtype, or float32."""
     return tuple(gate if gate.dtype == q.dtype else gate.float() for gate in gates)

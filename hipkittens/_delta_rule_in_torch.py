@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Gated delta rules in PyTorch's operations: for HIPKITTENS_BACKEND=torch, and to hold kernels to."""
+"""Gated delta rules by PyTorch operations: for HIPKITTENS_BACKEND=torch, and as the reference for kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 
 def gates(g, beta, A_log, dt_bias, beta_logits, factor=1.0, lower_bound=None):
-    """ln of the decays, and beta, in float32; float64 stays. g: (batch, tokens, heads), or with channels behind."""
+    """ln of the decays, and beta, in float32; float64 is kept. g: (batch, tokens, heads), or with a trailing dimension of channels."""
     wide = torch.promote_types(g.dtype, torch.float32)
     g, beta = g.to(wide), beta.to(wide)
     if A_log is not None:
@@ -29,7 +29,7 @@ def unit_vectors(x):
 
 
 def _recurrence(q, k, v, g, beta, scale, state):
-    """Of a batch of sequences, token after token: outputs and the states after each."""
+    """For a batch of sequences, token by token: outputs and the states after each."""
     group = v.shape[2] // q.shape[2]
     q, k = (tensor.repeat_interleave(group, 2) for tensor in (q, k))
     outputs, states = [], []
@@ -44,10 +44,10 @@ def _recurrence(q, k, v, g, beta, scale, state):
 
 
 def _decayed_products(a, k, gamma, product, block=16):
-    """Of rows i and j <= i of a chunk: the sum over c of a_ic k_jc e^(gamma_ic - gamma_jc), with no exponent above 0; else 0.
+    """For rows i and j <= i of a chunk: the sum over c of a_ic k_jc e^(gamma_ic - gamma_jc), with no exponent above 0; otherwise 0.
 
-    gamma of heads has no c, and is a factor of the product. That of channels is one of its operands: in blocks of rows, against the
-    block's first row, and within a block element by element.
+    With per-head decays gamma has no c, and is a factor of the product. Per-channel ones are part of one operand: in blocks of rows,
+    relative to the block's first row, and within a block element by element.
     """
     tokens = k.shape[-2]
     here = torch.ones(tokens, tokens, dtype=torch.bool, device=k.device).tril()
@@ -70,12 +70,12 @@ def _decayed_products(a, k, gamma, product, block=16):
 
 
 def _in_chunks(q, k, v, g, beta, scale, state, operand, chunk=64):
-    """Of a batch of sequences, as products of chunks, whose operands are rounded to the dtype `operand`: outputs and last states."""
+    """For a batch of sequences, as matrix products of chunks with operands rounded to the dtype `operand`: outputs and final states."""
     tokens, group = v.shape[1], v.shape[2] // q.shape[2]
     if not tokens:
         return v, state
     q, k = (tensor.repeat_interleave(group, 2) for tensor in (q, k))
-    # (batch, heads, chunks, chunk, ..); tokens behind the end change nothing.
+    # (batch, heads, chunks, chunk, ..); tokens past the end change nothing.
     q, k, v, g, beta = (
         F.pad(tensor, (*[0, 0] * (tensor.dim() - 2), 0, -tokens % chunk))
         .unflatten(1, (-1, chunk))
@@ -115,12 +115,12 @@ def _in_chunks(q, k, v, g, beta, scale, state, operand, chunk=64):
 
 
 def in_torch(q, k, v, g, beta, scale, initial=None, l2norm=False, starts=None, operand=None, chunks=True):
-    """`gated_delta_rule` of g and beta as they are, in PyTorch's operations: in float32 or wider, outputs rounded once.
+    """`gated_delta_rule` with g and beta as they are, by PyTorch operations: in float32 or wider, outputs rounded once.
 
-    operand  the dtype of the products' operands, by default that of what is calculated with
-    chunks   as products of chunks; else token after token
+    operand  the dtype of the products' operands, by default that of the computation
+    chunks   compute chunks as matrix products; otherwise token by token
 
-    Tokens that belong to no sequence of `starts` have outputs of zero, as the kernels' have.
+    Tokens that belong to no sequence of `starts` have zero outputs, as in the kernels.
     """
     wide, dtype = torch.promote_types(v.dtype, torch.float32), v.dtype
     q, k, v, g, beta = (tensor.to(wide) for tensor in (q, k, v, g, beta))
@@ -146,7 +146,7 @@ def in_torch(q, k, v, g, beta, scale, initial=None, l2norm=False, starts=None, o
         run([tensor[:, first:past] for tensor in (q, k, v, g, beta)], initial[n : n + 1])
         for n, (first, past) in enumerate(ranges)
     ]
-    # Of v, so that it has a derivative without sequences, too.
+    # From v, so that it has a derivative without sequences as well.
     out = torch.where(torch.zeros((), dtype=torch.bool, device=v.device), v, 0.0)
     for (first, past), (piece, _) in zip(ranges, pieces, strict=True):
         out[:, first:past] = piece
@@ -154,7 +154,7 @@ def in_torch(q, k, v, g, beta, scale, initial=None, l2norm=False, starts=None, o
 
 
 def steps_in_torch(q, k, v, g, beta, state, slots, accepted, scale, l2norm, starts, layout):
-    """`gated_delta_step` of g and beta as they are, in PyTorch's operations in float32 or wider."""
+    """`gated_delta_step` with g and beta as they are, by PyTorch operations in float32 or wider."""
     pool, dtype = state if layout == "kv" else state.transpose(-1, -2), v.dtype
     q, k, v = (tensor.to(torch.promote_types(tensor.dtype, torch.float32)) for tensor in (q, k, v))
     if l2norm:

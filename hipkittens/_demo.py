@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`hipkittens demo`: the kernels on real tensors in the simulated GPUs, beside PyTorch and float64."""
+"""`hipkittens demo`: the kernels on real tensors in the simulated GPUs, compared with PyTorch and float64."""
 
 from __future__ import annotations
 

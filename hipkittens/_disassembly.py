@@ -22,7 +22,7 @@ def code(image: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def disassembled(target: str, address: int, code: bytes) -> Iterator[tuple[int, bytes, str]]:
-    """(address, bytes, text) of each instruction; bytes that are none are a `.long`."""
+    """(address, bytes, text) of each instruction; bytes that are not an instruction become a `.long`."""
     at = 0
     while at < len(code):
         length, text = _simulator.disassemble(int(target.removeprefix("gfx")), code[at : at + 16])

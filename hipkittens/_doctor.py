@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`hipkittens doctor`: what of this installation and this machine works, what does not, and what to do about it."""
+"""`hipkittens doctor`: what works in this installation and on this machine, what does not, and what to do about it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from . import __version__, _backend, _environment, _installation, _library, _sim
 from ._doctor_kernels import run_device
 from ._pack import PackError
 
-# What a simulated kernel costs at each level of host code, for a reader who wonders about its speed.
+# The cost of a simulated kernel at each level of host code, for readers who wonder about its speed.
 LEVELS = {
     "amx": "AMX tiles for bf16 matrix products, AVX-512 for all else: the fastest",
     "avx512_bf16": "AVX-512 with its bf16 dot products: fast",
@@ -31,7 +31,7 @@ FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl"
 
 @dataclass
 class Finding:
-    """status is "good", "note" (nothing is broken, but somebody may wonder) or "problem"; remedy says what to do."""
+    """status is "good", "note" (nothing is broken, but it may be unexpected) or "problem"; remedy states what to do."""
 
     subject: str
     status: str
@@ -41,7 +41,7 @@ class Finding:
 
 @dataclass
 class Examination:
-    """The facts by section, what they mean, the kernels' rows, and the verdict."""
+    """The facts by section, their meaning, the kernels' rows, and the verdict."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Examination:
 
 
 def mapped_hip_runtimes(maps: Iterable[str]) -> list[str]:
-    """The different files libamdhip64 among the lines of /proc/<pid>/maps; two names of one file count once."""
+    """The distinct libamdhip64 files among the lines of /proc/<pid>/maps; two names of one file count once."""
     found: dict[tuple[str, str], str] = {}
     for line in maps:
         columns = line.split(maxsplit=5)
@@ -92,12 +92,12 @@ def mapped_hip_runtimes(maps: Iterable[str]) -> list[str]:
 
 
 def _hip_version(number: int | None) -> str | None:
-    """HIP counts 6.3.42134 as 60342134."""
+    """HIP encodes 6.3.42134 as 60342134."""
     return None if number is None else f"{number // 10_000_000}.{number // 100_000 % 100}.{number % 100_000}"
 
 
 def _stable_abi_version() -> str | None:
-    """What torch says of its C functions: 2.13.0 is 0x020d0000 00000000."""
+    """The version of torch's stable C ABI: 2.13.0 is 0x020d0000 00000000."""
     library = ctypes.CDLL(str(Path(torch.__path__[0]) / "lib" / "libtorch_cpu.so"))
     try:
         function = library.aoti_torch_abi_version
@@ -176,7 +176,7 @@ def _examine_driver(found: Examination) -> None:
 
 
 def _examine_hip(found: Examination) -> list[str]:
-    """Says what HIP offers; returns the devices, as torch calls them, that have kernels."""
+    """Reports what HIP offers; returns the devices, in torch's naming, for which there are kernels."""
     status = _library.hip_status()
     with open("/proc/self/maps") as maps:
         runtimes = mapped_hip_runtimes(maps)
@@ -192,7 +192,7 @@ def _examine_hip(found: Examination) -> list[str]:
             "keep one ROCm: unset LD_LIBRARY_PATH and HIPKITTENS_LIBHIP_PATH, or remove the ROCm that torch does not bring",
         )  # fmt: skip
     if not status["device_count"]:
-        # A path that was asked for, or a GPU that torch can see, makes it more than a machine without one.
+        # A requested path, or a GPU that torch can see, means more than a machine without one.
         wanted = bool(_environment.LIBHIP_PATH.read()) or _backend.hip_device_count() > 0
         found.say("HIP", "problem" if wanted else "note", status["message"])
         return []
@@ -255,7 +255,7 @@ def _run_kernels(found: Examination, devices: Iterable[str]) -> None:
 
 
 def examine() -> Examination:
-    """Looks at everything, and runs a kernel of each family on every device."""
+    """Examines everything, and runs a kernel of each family on every device."""
     found = Examination()
     _examine_versions(found)
     _examine_environment(found)

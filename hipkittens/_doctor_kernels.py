@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""A kernel of each family on one device, forward and backward, beside PyTorch: what `hipkittens doctor` runs.
+"""A kernel of each family on one device, forward and backward, compared with PyTorch: what `hipkittens doctor` runs.
 
-`python -m hipkittens._doctor_kernels cuda:0` does so in a process of its own, which may crash or hang without harm.
+`python -m hipkittens._doctor_kernels cuda:0` does so in a separate process, which may crash or hang without harm.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ._accuracy import compare
 from ._examples import inputs_of
 from .operations._record import Example
 
-SECONDS = 300  # that a GPU may take for all of them
+SECONDS = 300  # the limit for all of them on a GPU
 
 
 def families() -> dict[str, Example]:
-    """By operation an example: the one meant for this, or else the first."""
+    """One example for each operation: the one meant for this, or otherwise the first."""
     found = {}
     for operation in operations.every():
         checks = operations.checks(operation)
@@ -73,7 +73,7 @@ def run_family(name: str, family: Example, device: str) -> dict[str, Any]:
 
 
 def run_device(device: str) -> list[dict[str, Any]]:
-    """A row per family. GPUs get a process of their own, whose end is reported if it does not answer."""
+    """A row per family. GPUs are tested in a separate process; a crash or hang of it is reported."""
     if device in _installation.TARGETS:
         return [run_family(*family, device) for family in families().items()]
     command = [sys.executable, "-m", "hipkittens._doctor_kernels", device]

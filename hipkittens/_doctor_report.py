@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What `hipkittens doctor` prints: a table, JSON, or the text to paste into a bug report."""
+"""The output of `hipkittens doctor`: a table, JSON, or the text to paste into a bug report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ._doctor import Examination, examine
 from ._output_file import require_writable
 
 _MARKS = {"good": "[green]good[/]", "note": "[yellow]note[/]", "problem": "[red]PROBLEM[/]"}
-_PATHS = ("HIPKITTENS_CHECKS_FILE", "HIPKITTENS_TIMING_FILE")  # variables whose value is nobody's business
+_PATHS = ("HIPKITTENS_CHECKS_FILE", "HIPKITTENS_TIMING_FILE")  # variables with private values
 
 
 def _print_table(found: Examination) -> None:
@@ -36,7 +36,7 @@ def _print_table(found: Examination) -> None:
 
 
 def without_home(value: Any) -> Any:
-    """Paths below the home folder begin with ~, so that the user's name is not in them."""
+    """Paths below the home folder begin with ~, so that they do not contain the user's name."""
     if isinstance(value, dict):
         return {name: without_home(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -46,7 +46,7 @@ def without_home(value: Any) -> Any:
 
 
 def report_text(found: Examination) -> str:
-    """Markdown: the verdict, what is not good, and all facts. No path but those of packages and libraries."""
+    """Markdown: the verdict, what is not good, and all facts. The only paths are those of packages and libraries."""
     facts = json.loads(json.dumps(found.facts))
     for name in _PATHS:
         if name in facts["environment"]:

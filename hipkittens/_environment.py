@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Every environment variable of hipkittens: a row each. A wrong value is refused, a wrong name is warned of."""
+"""Every environment variable of hipkittens, one row each. Invalid values are refused, and unknown names cause a warning."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PREFIX = "HIPKITTENS_"
 
 @dataclass(frozen=True)
 class Variable:
-    """name without the prefix, what it means, and its values.
+    """The name without the prefix, what it means, and its values.
 
-    allowed    the words it may be; none: any text
-    several    some of the words, with commas between
-    default    what holds when it is not set
-    read_by    "package", or "build" for what only building or testing a checkout looks at
+    allowed    the words it may be; empty: any text
+    several    any number of these words, separated by commas
+    default    the value if it is not set
+    read_by    "package", or "build" if only building or testing a checkout reads it
     """
 
     name: str
@@ -34,7 +34,7 @@ class Variable:
         return PREFIX + self.name
 
     def read(self, environment: Mapping[str, str] | None = None) -> str | None:
-        """Its value now, or its default when it is not set or empty. ValueError for a value that is not allowed."""
+        """Its current value, or its default if it is not set or empty. ValueError for a value that is not allowed."""
         value = (os.environ if environment is None else environment).get(self.variable) or self.default
         if value is None or not self.allowed:
             return value
@@ -117,16 +117,16 @@ def read_by_package() -> list[Variable]:
 
 
 def unknown(environment: Mapping[str, str]) -> dict[str, str | None]:
-    """Variables with our prefix that nothing reads, each with the nearest name that something does."""
+    """Variables with our prefix that nothing reads, each with the closest known name."""
     names = {variable.name: variable.variable for variable in VARIABLES}
     wrong = [name for name in sorted(environment) if name.startswith(PREFIX) and name not in names.values()]
-    # Without the prefix, which would make every name look like every other.
+    # Without the prefix, which would make all names look similar.
     nearest = {name: difflib.get_close_matches(name.removeprefix(PREFIX), names, n=1) for name in wrong}
     return {name: names[found[0]] if found else None for name, found in nearest.items()}
 
 
 def check() -> None:
-    """Refuses a value that is not allowed, and warns of a name that nothing reads."""
+    """Refuses values that are not allowed, and warns of names that nothing reads."""
     for variable in VARIABLES:
         variable.read()
     for name, nearest in unknown(os.environ).items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Runs an example of an operation: its results and gradients beside PyTorch's, both against float64."""
+"""Runs an example of an operation: its results and gradients next to PyTorch's, both compared with float64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .operations._record import Example, Operation
 
 
 def examples() -> list[tuple[Operation, Example]]:
-    """Of `hipkittens demo`."""
+    """The examples of `hipkittens demo`."""
     return [
         (operation, example)
         for operation in operations.every()
@@ -53,7 +53,7 @@ def run(target: str, operation: Operation, example: Example) -> list[dict[str, A
         started = time.perf_counter()
         ours = results(example.ours, example.dtype)
         seconds = time.perf_counter() - started
-        if not example.gradients:  # of the one launch there was
+        if not example.gradients:  # of the single launch
             kernel = _library.last_kernel().removeprefix(f"hipkittens_{operation.folder}_")
             variant, instructions = (
                 kernel.removesuffix("_" + target),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The weights of a list of experts as one tensor, without a copy where they lie side by side."""
+"""The weights of a list of experts as one tensor, without a copy if they are adjacent in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PLAIN = {torch.Tensor, torch.nn.Parameter}
 
 
 def stacked(weights: Sequence[torch.Tensor]) -> torch.Tensor:
-    """torch.stack(weights): a view where `join` has brought them side by side, and they are still there."""
+    """torch.stack(weights): a view if `join` has made them adjacent in memory, and they still are."""
     if (
         torch.compiler.is_compiling()
         or torch._C._are_functorch_transforms_active()
@@ -23,8 +23,9 @@ def stacked(weights: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def join(weights: Sequence[torch.nn.Parameter]) -> bool:
-    """Moves parameters of one shape side by side into one memory: the same objects with the same values. False, and nothing is
-    done, where they are no plain tensors of one dtype and device, or have no memory."""
+    """Moves parameters of one shape into one contiguous memory: the same objects with the same values. Does nothing and returns False if
+    they are not plain tensors of one dtype and device, or have no memory.
+    """
     first = weights[0]
     if not _PLAIN.issuperset(map(type, weights)) or first.device.type == "meta":
         return False
@@ -42,7 +43,7 @@ def join(weights: Sequence[torch.nn.Parameter]) -> bool:
 
 
 def are_side_by_side(weights: Sequence[torch.Tensor]) -> bool:
-    """Whether each begins where the one before ends, in the memory of the first."""
+    """Whether each begins where the previous one ends, in the memory of the first."""
     first = weights[0]
     if not _PLAIN.issuperset(map(type, weights)) or first.device.type == "meta" or not first.numel():
         return False

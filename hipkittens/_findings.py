@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the simulator's checkers found, as Python objects."""
+"""The findings of the simulator's checkers, as Python objects."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ CHECKERS = {"memcheck": 1, "racecheck": 2, "initcheck": 4, "synccheck": 8, "note
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One party of a finding: LLVM's text, byte offset from the kernel's entry, source line, from where the compiler inlined
-    it (of the calls around it the innermost in another folder, or ""), and who executed it."""
+    """One instruction of a finding: LLVM's text, byte offset from the kernel's entry, source line, the line from which the compiler inlined
+    it (the innermost call around it in another folder, or ""), and who executed it.
+    """
 
     text: str
     offset: int
@@ -25,11 +26,11 @@ class Instruction:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One kind of mistake between one pair of instructions; `count` says how often it was seen.
+    """One kind of error between one pair of instructions; `count` is how often it occurred.
 
     checker  memcheck, racecheck, initcheck, synccheck, or notes (about speed, never an error)
     first    the instruction that came first (a load still in flight, an earlier write), if two are involved
-    second   the instruction at which it was noticed
+    second   the instruction at which it was detected
     place    the register or the bytes
     fix      the wait, barrier or s_nop that would order the two
     """
@@ -75,7 +76,7 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def from_json(text: str) -> list[Finding]:
-    """What the simulator's list says, launch by launch."""
+    """Parses the simulator's list, launch by launch."""
     return [
         Finding(
             **row
@@ -91,7 +92,7 @@ def from_json(text: str) -> list[Finding]:
 
 
 def chosen(checks: bool | str) -> int:
-    """The bits of `checks`: False and True ask for no checker, "all" for every one, or names with commas between."""
+    """The bits of `checks`: False and True enable no checker, "all" every one, otherwise names separated by commas."""
     if isinstance(checks, bool):
         return 0
     if checks == "all":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Imported after torch._dynamo: float8_linear's function stays one node of its graphs, whose derivative AOTAutograd traces.
+"""Imported after torch._dynamo: float8_linear's function remains one node in its graphs, whose derivative AOTAutograd traces.
 
-Dynamo's own tracing of a backward refuses to look at layouts, which our checks do.
+Dynamo's own tracing of a backward does not allow reading layouts, which our checks do.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What FlopCounterMode counts for torch.ops.hipkittens. Imported with torch.utils.flop_counter, and not before."""
+"""FLOP formulas of torch.ops.hipkittens for FlopCounterMode. Imported together with torch.utils.flop_counter, not earlier."""
 
 from __future__ import annotations
 

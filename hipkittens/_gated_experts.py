@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The first layer of experts: a product for each group of rows, of whose columns one half gates the other, in one launch."""
+"""The first layer of experts in one launch: a grouped GEMM, half of whose columns gates the other half."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def gated_groups(
     interleaved: bool,
     limit: float | None,
 ) -> torch.Tensor:
-    """gated_activation(grouped_matmul(rows, w.mT, ends, bias=bias)) of w (G, 2 I, K), without a rounding between them. Where columns of
-    w are contiguous, not rows, it is these two: no kernel gates products of such, and to copy all experts would cost more. So it is where w
-    is in panels (G, 2 I / 16, chunks, 16, 8), and gates and others share one."""
+    """gated_activation(grouped_matmul(rows, w.mT, ends, bias=bias)) of w (G, 2 I, K), without a rounding in between. If columns of w are
+    contiguous instead of rows, the two are separate calls: no kernel gates such products, and copying all experts would cost more. The same
+    holds for preshuffled w (G, 2 I / 16, chunks, 16, 8) where the gate and the other half share a panel.
+    """
     if _backend.uses_torch() or 0 in (*rows.shape, *w.shape) or not _reads_pairs(w, interleaved):
         sums = grouped_matmul(rows, as_b(w), ends, bias=bias)
         gate, other = gate_and_other(sums, interleaved)

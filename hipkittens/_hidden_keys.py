@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which keys a causal mask and a window hide, in PyTorch: what csrc/kernels/attention/mask.h is to the kernels."""
+"""Which keys a causal mask and a window hide, in PyTorch: the counterpart of the kernels' csrc/kernels/attention/mask.h."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import torch
 
 
 def distances(queries: int, keys: int, device: torch.device) -> torch.Tensor:
-    """(queries, keys): of a query's place and a key, of either sign. The last query has the place of the last key."""
+    """(queries, keys): the signed distance between a query's position and a key. The last query has the position of the last key."""
     place = torch.arange(queries, device=device)[:, None] + keys - queries
     return place - torch.arange(keys, device=device)[None, :]
 
 
 def hidden_keys(distance: torch.Tensor, causal: bool, left: int, right: int) -> torch.Tensor:
-    """Of `distances`, whether the mask hides the key: windows reach `left` keys back and `right` ahead, without end if negative."""
+    """For `distances`, whether the mask hides the key: windows extend `left` keys back and `right` ahead, without limit if negative."""
     hidden = torch.zeros_like(distance, dtype=torch.bool)
     if left >= 0:
         hidden |= distance > left

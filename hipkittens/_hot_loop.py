@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The hot loop of a kernel: from the instructions that a recorded launch executed, and the branches between them."""
+"""The hot loop of a kernel, determined from the instructions that a recorded launch executed and the branches between them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-# What the simulator calls an instruction's unit, and what it counts as here.
+# The simulator's name for an instruction's unit, and its class here.
 CLASS_OF_UNIT = {
     "matrix": "mfma",
     "valu": "valu",
@@ -28,7 +28,7 @@ _INDIRECT = ("s_setpc_b64", "s_swappc_b64", "s_call_b64", "s_rfe_b64", "s_cbranc
 
 
 class Executed(NamedTuple):
-    """One instruction, and what all waves of a launch together did with it."""
+    """One instruction, with the totals over all waves of a launch."""
 
     address: int  # from the start of the text
     size: int
@@ -44,7 +44,7 @@ class Executed(NamedTuple):
 
     def successors(self) -> tuple[int, ...]:
         after = self.address + self.size
-        if not self.text.startswith("s_"):  # most instructions, and no branch
+        if not self.text.startswith("s_"):  # most instructions, none of them a branch
             return (after,)
         mnemonic = self.mnemonic
         if mnemonic in _INDIRECT:
@@ -69,7 +69,7 @@ class _Block:
 
 
 def _blocks(instructions: list[Executed]) -> dict[int, _Block]:
-    """Basic blocks by address. What was never executed is not there, and no edge leads to it."""
+    """Basic blocks by address. Blocks that were never executed are omitted, and no edge leads to them."""
     known = {instruction.address for instruction in instructions}
     after = {i.address: [a for a in i.successors() if a in known] for i in instructions}
     starts = {instructions[0].address}
@@ -91,7 +91,7 @@ def _blocks(instructions: list[Executed]) -> dict[int, _Block]:
 
 
 def _back_edges(blocks: dict[int, _Block], entry: int) -> list[tuple[int, int]]:
-    """(from, to) of the edges to a block on the way to their own, depth first."""
+    """(from, to) of the edges to a block on the current depth-first path."""
     found, seen, on_path = [], {entry}, {entry}
     stack = [(entry, iter(blocks[entry].after))]
     while stack:
@@ -125,8 +125,9 @@ def _loops(blocks: dict[int, _Block], entry: int) -> dict[int, set[int]]:
 
 
 def loop_of(instructions: list[Executed]) -> tuple[int | None, list[Executed]]:
-    """The innermost loop in which at least half of what any loop executes is executed: the address of its first instruction, and
-    all of them by address. None and everything for a kernel without loops."""
+    """The innermost loop that contains at least half of all executions inside loops: the address of its first instruction, and
+    all of them by address. None and everything for a kernel without loops.
+    """
     blocks = _blocks(instructions)
     loops = _loops(blocks, instructions[0].address)
     weights = {head: sum(blocks[a].weight for a in body) for head, body in loops.items()}
@@ -137,10 +138,10 @@ def loop_of(instructions: list[Executed]) -> tuple[int | None, list[Executed]]:
 
 
 def hot_loop(instructions: list[Executed], waves: int) -> dict[str, Any]:
-    """The loop of `loop_of` in figures.
+    """Figures of the loop of `loop_of`.
 
-    A turn is one execution of its first instruction by one wave; code beside the usual path counts as often as it was
-    run. A kernel without loops is one turn.
+    An iteration is one execution of its first instruction by one wave; code off the usual path counts as often as it was executed. A kernel
+    without loops is one iteration.
     """
     head, inside = loop_of(instructions)
     first = instructions[0].address if head is None else head

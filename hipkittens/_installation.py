@@ -12,8 +12,8 @@ from typing import Any
 from ._pack import Pack
 
 TARGETS = ("gfx942", "gfx950")
-PROBES = "probe"  # the folder below csrc/kernels that is no operation's: hipkittens/probes
-_HERE = Path(__file__).absolute().parent  # links kept: a cache may keep each file apart, and link them here
+PROBES = "probe"  # the folder below csrc/kernels that belongs to no operation: hipkittens/probes
+_HERE = Path(__file__).absolute().parent  # links are kept: a file cache may link each file here
 OPERATORS = _HERE / "lib" / "_ops.so"
 SIMULATOR = _HERE / "lib" / "libhipkittens_simulator.so"
 
@@ -29,12 +29,12 @@ def pack(target: str) -> Pack:
 
 
 def _part(target: str) -> Path:
-    """What a checkout has of a pack until all of its kernels are compiled: those of `hipkittens demo` (./run demo)."""
+    """What a checkout has instead of a pack until all of its kernels are compiled: those of `hipkittens demo` (./run demo)."""
     return _PACKS / "demo" / f"{target}.hkpack"
 
 
 def why_no_kernel(target: str, kernel: str) -> str:
-    """What to say of a kernel that the pack lacks."""
+    """The message for a kernel that is missing from the pack."""
     reason = f"the pack of {target} has no kernel {kernel}"
     if pack(target).path == _part(target):
         reason += (
@@ -49,12 +49,12 @@ def kernels_of_operations(target: str) -> list[dict[str, Any]]:
 
 
 def require_whole(library: Path) -> None:
-    """OSError if the file ends before its section table does: the dynamic linker would map it, and the process die of SIGBUS."""
+    """OSError if the file ends before its section table: the dynamic linker would map it, and the process would die of SIGBUS."""
     with library.open("rb") as file:
         header = file.read(64)
         size = os.fstat(file.fileno()).st_size
     if len(header) < 64 or not header.startswith(b"\x7fELF"):
-        return  # the dynamic linker refuses it
+        return  # the dynamic linker will refuse it
     (table,) = struct.unpack_from("<Q", header, 0x28)
     entry_bytes, entries = struct.unpack_from("<HH", header, 0x3A)
     if size < table + entry_bytes * entries:
@@ -62,7 +62,7 @@ def require_whole(library: Path) -> None:
 
 
 def why_not_loaded(error: OSError) -> str:
-    """What the dynamic linker's complaint about _ops.so comes from, and what to do."""
+    """The cause of the dynamic linker's error for _ops.so, and what to do."""
     text = str(error.__cause__ or error)  # torch wraps it
     if not OPERATORS.exists():
         cause = "the file is not there; reinstall hipkittens (in a checkout: ./run build)"

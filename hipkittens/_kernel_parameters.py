@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The parameters of a kernel as its C++ source declares them, and Python values laid out as its argument segment."""
+"""The parameters of a kernel as declared in its C++ source, and Python values laid out as its argument segment."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-# Spellings of one type, those of csrc/tiles included, to the dtype a tensor behind a pointer must have. Types that no dtype
-# stands for (void, structs, a byte of a packed format) take any tensor.
+# Spellings of a type, including those of csrc/tiles, and the dtype that a tensor for such a pointer must have. Types without a
+# corresponding dtype (void, structs, a byte of a packed format) accept any tensor.
 _POINTEES = {
     "bf16": torch.bfloat16,
     "__bf16": torch.bfloat16,
@@ -35,7 +35,7 @@ _POINTEES = {
     "int64_t": torch.int64,
     "bool": torch.bool,
 }
-# struct's letters of what is passed by value.
+# struct's format letters for values passed by value.
 _SCALARS = {
     "float": "f",
     "double": "d",
@@ -62,7 +62,7 @@ _SCALARS = {
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter: its name, its C++ type, and where it lies in the argument segment (bytes)."""
+    """One parameter: its name, its C++ type, and its offset in the argument segment (bytes)."""
 
     name: str
     type: str
@@ -84,11 +84,11 @@ class Parameter:
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """What a tensor must have; None: any."""
+        """The required dtype of a tensor; None: any."""
         return _POINTEES.get(self._bare) if self.is_pointer else None
 
     def pack(self, where: str, value: Any) -> bytes:
-        """`value` as it lies in the argument segment. Raises TypeError, ValueError."""
+        """`value` as stored in the argument segment. Raises TypeError, ValueError."""
         what = f"{where}: {self.name} ({self.type})"
         if self.is_pointer:
             if value is None:
@@ -134,7 +134,7 @@ def declared(syntax_tree: str, symbol: str) -> list[tuple[str, str]]:
 
 
 def placed(parameters: Sequence[tuple[str, str]], arguments: Sequence[dict[str, Any]]) -> list[Parameter]:
-    """Declared parameters at the places that the code object's metadata gives them."""
+    """Declared parameters at the offsets given by the code object's metadata."""
     return [
         Parameter(name, type_, argument["offset"], argument["size"])
         for (name, type_), argument in zip(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Rows of a latent cache, and those of 8 bits that have scales among their bytes: what they hold, and how they are written."""
+"""Rows of a latent cache, including 8-bit rows that contain their own scales: their contents, and how they are written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from ._arguments import check_dtype_and_device, check_tensor
 
 LATENT, ROTARY = 512, 64
-# Of DeepSeek V3.2's rows (FlashMLA, "FP8 KV cache"): 512 codes of float8_e4m3fn on every target, a float32 for each 128 of them, 64
+# DeepSeek V3.2's rows (FlashMLA, "FP8 KV cache"): 512 codes of float8_e4m3fn on every target, a float32 for each 128 of them, 64
 # bfloat16 (csrc/kernels/paged_attention/kinds.h).
 CODES_OF_A_SCALE = 128
 SCALED_ROW_BYTES = LATENT + 4 * (LATENT // CODES_OF_A_SCALE) + 2 * ROTARY
@@ -20,19 +20,20 @@ def has_scaled_rows(cache: torch.Tensor) -> bool:
 
 
 def scaled_rows_in_bfloat16(rows: torch.Tensor) -> torch.Tensor:
-    """(..., 656) of 8 bits -> bfloat16 (..., 576): codes times scales, rounded once, then the rotary features."""
+    """(..., 656) of 8 bits -> bfloat16 (..., 576): quantized values times scales, rounded once, followed by the rotary features."""
     rows = rows.view(torch.uint8)
     codes, scales, turned = rows.split((LATENT, SCALED_ROW_BYTES - LATENT - 2 * ROTARY, 2 * ROTARY), -1)
     values = codes.view(torch.float8_e4m3fn).float().unflatten(-1, (-1, CODES_OF_A_SCALE))
-    # A row's bytes may begin where no float32 may.
+    # A row's bytes may not be aligned for float32.
     factors = scales.clone(memory_format=torch.contiguous_format).view(torch.float32)
     latent = (values * factors.unsqueeze(-1)).flatten(-2).bfloat16()
     return torch.cat((latent, turned.clone(memory_format=torch.contiguous_format).view(torch.bfloat16)), -1)
 
 
 def scaled_rows_of(rows: torch.Tensor) -> torch.Tensor:
-    """bfloat16 (..., 576) -> torch.uint8 (..., 656): of each 128 features of the latent the scale is their largest magnitude over 448,
-    and 1 where that is 0."""
+    """bfloat16 (..., 576) -> torch.uint8 (..., 656): the scale of each 128 features of the latent is their largest magnitude over 448,
+    or 1 if that is 0.
+    """
     groups = rows[..., :LATENT].float().unflatten(-1, (-1, CODES_OF_A_SCALE))
     scales = groups.abs().amax(-1, keepdim=True) / 448
     scales = torch.where(scales == 0, 1.0, scales)
@@ -44,7 +45,7 @@ def scaled_rows_of(rows: torch.Tensor) -> torch.Tensor:
 def check_scaled_rows(
     where: str, kv_c: torch.Tensor, k_pe: torch.Tensor, kv_cache: torch.Tensor, scale: torch.Tensor | None
 ) -> None:
-    """Raises for what rows with scales are not written of. kv_c, k_pe: (tokens, features)."""
+    """Raises unless rows with scales can be written from these. kv_c, k_pe: (tokens, features)."""
     check_tensor(where, "kv_cache", kv_cache)
     check_dtype_and_device(where, "kv_cache", kv_cache, SCALED_ROW_DTYPES, "kv_c", kv_c)
     if kv_c.dtype != torch.bfloat16 or (kv_c.shape[1], k_pe.shape[1]) != (LATENT, ROTARY):
@@ -72,7 +73,8 @@ def as_heads_with_scales(
     kv_c: torch.Tensor, kv_cache: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Groups of 128 features as heads of keys and values (tokens, heads, 128), half of the groups each; the caches of the two (blocks,
-    block_size, heads, 128) and those of their scales (blocks, block_size, heads)."""
+    block_size, heads, 128) and those of their scales (blocks, block_size, heads).
+    """
     rows = kv_cache.view(torch.uint8)
     groups = kv_c.unflatten(1, (-1, CODES_OF_A_SCALE))
     codes = rows[..., :LATENT].unflatten(2, (-1, CODES_OF_A_SCALE))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What Python tells the operators and the simulator, and asks of them."""
+"""The interface between Python and the operators and simulator libraries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def operators() -> ctypes.CDLL:
 
 @functools.cache
 def _simulator_control() -> Any:
-    """The module _simulator; its library is opened with the first simulated launch, or setting or report asked for."""
+    """The module _simulator; its library is opened by the first simulated launch, or the first setting or report."""
     from . import _simulator
 
     operators().hipkittens_torch_set_before_launch(ctypes.c_void_p(_simulator.apply_settings_address()))
@@ -39,10 +39,10 @@ def _simulator_control() -> Any:
 
 
 def _before_exit() -> None:
-    """Daemon threads that come out of a launch while the interpreter is taken down would abort the process."""
+    """Daemon threads that return from a launch while the interpreter is shutting down would abort the process."""
     if _simulator_control.cache_info().currsize and threading.active_count() > 1:
         _simulator_control().process_is_ending()
-        time.sleep(0.05)  # those that are out of it and wait for the interpreter come to their next one
+        time.sleep(0.05)  # threads that have left it and wait for the interpreter reach their next one
 
 
 def _is_simulator_open() -> bool:
@@ -54,7 +54,7 @@ def _is_simulator_open() -> bool:
 
 
 def interruption(error: Exception) -> BaseException | None:
-    """What a signal's handler raised, if it so ended the launch that `error` is of; once. KeyboardInterrupt, for one."""
+    """What a signal's handler raised, if it ended the launch whose error is `error`; once. For example KeyboardInterrupt."""
     if _INTERRUPTED not in str(error):
         return None
     if raised := _raised_while_loading.__dict__.pop("error", None):
@@ -65,13 +65,13 @@ def interruption(error: Exception) -> BaseException | None:
 
 
 _INTERRUPTED = "interrupted by a signal"
-_raised_while_loading = threading.local()  # .error: what ctypes would print and forget
+_raised_while_loading = threading.local()  # .error: what ctypes would print and discard
 _SOURCE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
-_kept: list[Any] = []  # what the runtime may call for as long as the process lives
+_kept: list[Any] = []  # what the runtime may call during the life of the process
 
 
 def _give_code_object(simulates_cpu_tensors: Callable[[], bool], target: bytes, kernel: bytes) -> int:
-    """Answers the runtime, which asks for a kernel when it is first launched."""
+    """Answers the runtime, which requests a kernel when it is first launched."""
     library = operators()
     try:
         if _is_simulator_open():
@@ -99,7 +99,7 @@ def _give_code_object(simulates_cpu_tensors: Callable[[], bool], target: bytes, 
 def connect(arch: str, simulates_cpu_tensors: Callable[[], bool]) -> None:
     """Tells the operators where code objects come from and which target is simulated. Opens nothing yet.
 
-    simulates_cpu_tensors is asked when a code object is, for the log.
+    simulates_cpu_tensors is called when a code object is requested, for the log.
     """
     source = _SOURCE(functools.partial(_give_code_object, simulates_cpu_tensors))
     _kept.append(source)
@@ -114,7 +114,7 @@ def _set_simulated_arch(arch: str) -> None:
 
 
 def apply_simulator_settings() -> None:
-    """Hands the settings of the process to this thread, whose launch of its own they are to hold for."""
+    """Applies the settings of the process to this thread, for a launch of its own."""
     _simulator_control().apply_settings()
 
 
@@ -153,10 +153,10 @@ def last_report() -> dict[str, Any]:
 
 
 def last_kernel() -> str:
-    """The kernel that this thread's last operator launched first, or ''."""
+    """The first kernel that this thread's last operator launched, or ''."""
     return operators().hipkittens_torch_last_kernel().decode()
 
 
 def hip_status() -> dict[str, Any]:
-    """What was found of HIP in this machine: the library, its devices, or why there are none."""
+    """HIP on this machine: the library, its devices, or why there are none."""
     return json.loads(operators().hipkittens_runtime_hip_status())

@@ -11,13 +11,13 @@ from . import _backend, _installation, _library, operations
 
 
 def load(*functions: str, device: torch.device | str | int | None = None) -> int:
-    """Loads the kernels of functions of this package on a device, and returns how many; of all functions if none is named.
+    """Load the kernels of functions of this package on a device, ahead of their first call; returns how many.
 
-    A kernel is otherwise loaded by the first call that launches it, which a stream that is captured into a graph cannot wait
-    for: call this, or run the step once, before `torch.cuda.graph`. device is a GPU, by default torch's current one; on a
-    machine without an AMD GPU, or for device="cpu", it is the simulated one.
+    With no `functions`, those of all functions are loaded. A kernel is otherwise loaded by the first call that launches it, which is not
+    possible while a stream is being captured into a graph: call this, or run the step once, before `torch.cuda.graph`. `device` is a GPU,
+    by default torch's current one; on a machine without an AMD GPU, or for device="cpu", it is the simulated one.
 
-    Raises ValueError for a name that is no function, or a device that no kernel runs on, and RuntimeError if HIP refuses a kernel.
+    Raises ValueError for a name that is not a function, or a device that no kernel supports, and RuntimeError if HIP refuses a kernel.
     """
     where = "hipkittens.load"
     owner = {function.name: operation for operation in operations.every() for function in operation.functions}

@@ -13,7 +13,7 @@ log = logging.getLogger("hipkittens")
 
 
 def configure() -> None:
-    """Adds no handler of its own to a program's logging unless HIPKITTENS_LOG asks for one on standard error."""
+    """Adds no handler to a program's logging unless HIPKITTENS_LOG requests one on standard error."""
     if not log.handlers:
         log.addHandler(logging.NullHandler())
     level = _environment.LOG.read()
@@ -24,10 +24,10 @@ def configure() -> None:
     handler.setLevel(level.upper())
     log.addHandler(handler)
     log.setLevel(level.upper())
-    log.propagate = False  # a program's own handlers would say it a second time
+    log.propagate = False  # a program's own handlers would print it a second time
 
 
 @functools.cache
 def once(level: int, reason: str) -> None:
-    """Logs a reason at its first time in the process."""
+    """Logs a reason the first time it occurs in the process."""
     log.log(level, reason)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Attention under the masks that padding makes: a diagonal, hidden keys of each sequence, or both."""
+"""Attention with the masks that padding produces: a diagonal, masked keys in each sequence, or both."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def attend(
     extra: int = 0,
     **options: Any,
 ) -> torch.Tensor:
-    """Query i sees keys up to i + diagonal (None: all) but those that hidden marks; of the first `extra` keys none is.
+    """Query i sees keys up to i + diagonal (None: all) except those marked in hidden, which must not include the first `extra` keys.
 
-    q (B, N, H, D), k and v (B, N_k, H_k, D), hidden bool (B, N_k). Options are scale and dropout_p of `attention`.
-    Raises NotImplementedError for a pair of diagonal and hidden keys that no kernel takes. With both, the values of
-    hidden are looked at, which waits for the device.
+    q (B, N, H, D), k and v (B, N_k, H_k, D), hidden bool (B, N_k). Options are scale and dropout_p of `attention`. Raises
+    NotImplementedError for a combination of diagonal and hidden keys that no kernel supports. With both, the values of hidden are read,
+    which waits for the device.
     """
     if hidden is None:
         return up_to_diagonal(q, k, v, diagonal, **options)
@@ -37,12 +37,12 @@ def attend(
         out = without_hidden(q, k, v, hidden, causal=True, **options)
         if not extra:
             return out
-        # Queries beside the padding see nothing but the extra keys.
+        # Queries in the padding see only the extra keys.
         behind = place >= padding.sum(1, keepdim=True)
         few = attention(q, k[:, :extra], v[:, :extra], **options)
         return torch.where(behind[..., None, None], out, few)
     if bool((padding[:, 1:] >= padding[:, :-1]).all()):
-        # Causal queries before the padding do not see it; those beside it see all that is not padding.
+        # Causal queries before the padding do not see it; those in it see everything that is not padding.
         before = place < (~padding).sum(1, keepdim=True)
         out = up_to_diagonal(q, k, v, diagonal, **options)
         all_kept = without_hidden(q, k, v, hidden, causal=False, **options)
@@ -62,7 +62,7 @@ def up_to_diagonal(q, k, v, diagonal: int | None, **options: Any) -> torch.Tenso
 
 
 def without_hidden(q, k, v, hidden: torch.Tensor, causal: bool, **options: Any) -> torch.Tensor:
-    """Each sequence is followed by one with no queries, which takes its hidden keys: so no size depends on the mask."""
+    """Each sequence is followed by one without queries that contains its hidden keys, so no size depends on the mask."""
     batch, length, keys = q.shape[0], q.shape[1], k.shape[1]
     first = torch.arange(batch, device=q.device)
     order = hidden.to(torch.uint8).argsort(dim=1, stable=True) + first[:, None] * keys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""torch.nn.MultiheadAttention on linear, attention and attention_varlen."""
+"""torch.nn.MultiheadAttention using linear, attention and attention_varlen."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ WHERE = "hipkittens.nn.MultiheadAttention"
 class MultiheadAttention(torch.nn.MultiheadAttention):
     """torch.nn.MultiheadAttention: its constructor, its state_dict and its forward, which returns (output, None).
 
-    need_weights     has to be False: the kernels never hold the weights (torch's default is True)
-    attn_mask        has to be None, or (L, S) and hide exactly the keys behind a diagonal, as a causal mask does. Looking
-                     at its values waits for the device; is_causal=True says the same without a look
+    need_weights     must be False: the kernels never store the weights (torch's default is True)
+    attn_mask        must be None, or (L, S) and mask exactly the keys after a diagonal, as a causal mask does. Reading its values waits
+                     for the device; is_causal=True expresses the same without reading
     is_causal        query i sees keys 0 to i. attn_mask may then be None
-    key_padding_mask (B, S), any keys hidden: nothing waits for the device. Together with a causal mask the hidden keys
-                     have to be the first ones of each sequence or the last ones of each, which waits for it
-    A query that sees no key gives the output's bias, where torch gives NaN.
+    key_padding_mask (B, S), any keys masked: nothing waits for the device. Together with a causal mask the masked keys must be the
+                     first ones of each sequence or the last ones of each, and checking this waits for the device
+
+    A query for which every key is masked gives the output's bias, where torch gives NaN.
     """
 
     def forward(
@@ -64,7 +65,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return out.squeeze(axis) if alone else out, None
 
     def _check(self, query, key, value, key_padding_mask) -> bool:
-        """Raises for shapes that do not fit; true for a sequence without a batch dimension."""
+        """Raises for shapes that do not match; returns True for a sequence without a batch dimension."""
         sizes = self.embed_dim, self.kdim, self.vdim
         for name, tensor, size in zip(("query", "key", "value"), (query, key, value), sizes, strict=True):
             if not isinstance(tensor, torch.Tensor):
@@ -117,7 +118,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return split if self.batch_first else [part.transpose(0, 1) for part in split]
 
     def _with_extra_keys(self, k, v, hidden):
-        """bias_k, bias_v and the zeros of add_zero_attn stand before the keys, where every causal query sees them."""
+        """bias_k, bias_v and the zeros of add_zero_attn precede the keys, so that every causal query sees them."""
         fronts = []
         one = (k.shape[0], 1, self.num_heads, self.head_dim)
         if self.bias_k is not None:
@@ -155,7 +156,7 @@ def _hidden(mask: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def _diagonal(mask, length: int, keys: int, is_causal: bool) -> int | None:
-    """d where query i sees exactly the keys up to i + d; None where it sees all."""
+    """d if query i sees exactly the keys up to i + d; None if it sees all."""
     if is_causal:
         return 0
     if mask is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Loads this installation's operators: torch.ops.hipkittens, or under the name that tools/hub_kernels.py gave a copy of it."""
+"""Loads this installation's operators: torch.ops.hipkittens, or the name that tools/hub_kernels.py gave to a copy of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import _installation
 
 try:
     _installation.require_whole(_installation.OPERATORS)
-    # Not torch.ops.load_library, which follows links: into a folder without the simulator, where a cache of files keeps them apart.
+    # Not torch.ops.load_library, which follows links, possibly into a folder without the simulator if a file cache stores each file separately.
     _LIBRARY = ctypes.CDLL(str(_installation.OPERATORS))
 except OSError as error:
     raise ImportError(_installation.why_not_loaded(error)) from error
@@ -27,7 +27,7 @@ _OWNER = "_loaded_from"
 
 
 def _claim() -> None:
-    """ImportError if another copy has these operators already: both would answer for torch.ops.<NAMESPACE>."""
+    """ImportError if another copy has registered these operators already: both would answer for torch.ops.<NAMESPACE>."""
     path = str(_installation.OPERATORS)
     owner = vars(OPERATORS).get(_OWNER)
     wrong = _text("hipkittens_torch_registration_error", 256)

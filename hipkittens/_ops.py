@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Loads the operators of torch.ops.hipkittens, and gives them the shapes and derivatives of hipkittens/operations."""
+"""Loads the operators of torch.ops.hipkittens, and registers the shapes and derivatives of hipkittens/operations for them."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ for _operation in operations.every():
         _call.register(_operator.name, _operator.backward, _operator.setup_context)
         _vmap.register(_operator.name)
 
-# torch's FLOP counter imports Triton where there is one, which takes longer than all else here.
+# torch's FLOP counter imports Triton if it is installed, which takes longer than everything else here.
 after_import("torch.utils.flop_counter", f"{__package__}._flop_formulas")

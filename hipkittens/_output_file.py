@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Files that a command is told to write."""
+"""Output files of commands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def require_writable(option: str, path: str) -> None:
-    """ValueError for a file that could not be written, before what shall be written there has taken its time."""
+    """ValueError for a file that cannot be written, before the work whose result it is to contain."""
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise ValueError(f"{option}: there is no folder {str(folder)!r}; make it first")

@@ -14,16 +14,16 @@ from typing import Any
 
 MAGIC = b"HKPACK01"
 _HEADER_BYTES = 8 + 8 + 32
-# Far above any real pack; keeps a wrong number from asking for all memory.
+# Far above any real pack; keeps a corrupt number from requesting all memory.
 _MOST_STREAM_BYTES = 1 << 30
 
 
 class PackError(RuntimeError):
-    """A pack is missing, cut short or changed."""
+    """A pack is missing, truncated or modified."""
 
 
 def _what_is_wrong(index: Any) -> str:
-    """Why a decoded index is none that this version reads, or ''."""
+    """Why this version cannot read a decoded index, or ''."""
     if not isinstance(index, dict):
         return "it is no object"
     if index.get("format") != 1:
@@ -110,7 +110,7 @@ class Pack:
 
     @cached_property
     def entries(self) -> list[dict[str, Any]]:
-        """One per code object. "arguments": the fields of what the kernel is passed, which those of a kind share."""
+        """One per code object. "arguments": the fields of the kernel's argument struct, shared by kernels of one kind."""
         fields = self.index["arguments"]
         return [
             entry | {"arguments": fields[f"{entry['operation']}.{entry['configuration']['kind']}"]}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Which sequence, position and chunk each token of packed sequences belongs to, from where the sequences start; any may be empty.
+"""The sequence, position and chunk of each token of packed sequences, from the starts of the sequences; any sequence may be empty.
 
-flash-linear-attention's names (fla.ops.utils.index). fla numbers sequences by their first tokens, so that those behind an empty one
-are numbered one too low; here numbers are those of cu_seqlens.
+The names are those of flash-linear-attention (fla.ops.utils.index). fla numbers sequences by their first tokens, so the numbers after an
+empty sequence are one too low; here they follow cu_seqlens.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ def prepare_lens(cu_seqlens: torch.Tensor) -> torch.Tensor:
 
 
 def prepare_sequence_ids(cu_seqlens: torch.Tensor) -> torch.Tensor:
-    """(tokens,): the number of each token's sequence."""
+    """(tokens,): the index of each token's sequence."""
     return _parts(prepare_lens(cu_seqlens))[0]
 
 
 def prepare_position_ids(cu_seqlens: torch.Tensor) -> torch.Tensor:
-    """(tokens,): the place of each token in its sequence, from 0."""
+    """(tokens,): the position of each token in its sequence, from 0."""
     return _parts(prepare_lens(cu_seqlens))[1]
 
 
 def prepare_token_indices(cu_seqlens: torch.Tensor) -> torch.Tensor:
-    """(tokens, 2): the number of each token's sequence, and the token's place in it."""
+    """(tokens, 2): the index of each token's sequence, and the token's position in it."""
     return torch.stack(_parts(prepare_lens(cu_seqlens)), 1)
 
 
 def prepare_chunk_indices(cu_seqlens: torch.Tensor, chunk_size: int) -> torch.Tensor:
-    """(chunks, 2): of every chunk of chunk_size tokens, of which a sequence's last may have fewer, its sequence and its place there."""
+    """(chunks, 2): for each chunk of chunk_size tokens (fewer for the last one of a sequence), its sequence and its index there."""
     return torch.stack(_parts(_chunks("prepare_chunk_indices", cu_seqlens, chunk_size)), 1)
 
 
 def prepare_chunk_offsets(cu_seqlens: torch.Tensor, chunk_size: int) -> torch.Tensor:
-    """(sequences + 1,): the number of each sequence's first chunk among all chunks, and how many there are."""
+    """(sequences + 1,): the index of each sequence's first chunk among all chunks, and the total number of chunks."""
     counts = _chunks("prepare_chunk_offsets", cu_seqlens, chunk_size)
     return torch.cat((counts.new_zeros(1), counts)).cumsum(0, dtype=counts.dtype)
 
@@ -58,7 +58,7 @@ def _chunks(name: str, cu_seqlens: torch.Tensor, chunk_size: int) -> torch.Tenso
 
 
 def _parts(lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of parts that lie one after another, lengths of them each: whose each is, and its place among its owner's."""
+    """For consecutive parts of the given lengths: the owner of each element, and its index within that owner."""
     owners = torch.arange(lengths.numel(), device=lengths.device).repeat_interleave(lengths)
     first = (lengths.cumsum(0) - lengths)[owners]
     places = torch.arange(owners.numel(), device=lengths.device) - first

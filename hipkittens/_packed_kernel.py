@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A kernel of the packs launched by itself, past the operators and their plans: for probes and measurements."""
+"""Launches a kernel of the packs directly, bypassing the operators and their plans: for probes and measurements."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _BY_BYTES = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t"}
 
 
 class PackedKernel:
-    """The kernel `name` (a symbol, or "operation.row") for `target`, whose argument struct is given field by field.
+    """The kernel `name` (a symbol, or "operation.row") for `target`, whose argument struct is passed field by field.
 
-    pointers    fields that tensors are given for, or None
+    pointers    fields for which tensors are passed, or None
     constant    those of them that the kernel only reads
     parameters  name, type, offset and size of each field
 
-    Raises KeyError for a kernel that there is none of.
+    Raises KeyError for an unknown kernel.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class PackedKernel:
             for argument in described["arguments"]
             if not argument["value_kind"].startswith("hidden_")
         )
-        # A struct ends at a multiple of what its members are aligned to.
+        # The size of a struct is a multiple of its members' alignment.
         self._padding = passed - end
         padding = [Parameter("padding", "char[]", end, self._padding)] if self._padding else []
         self._kernel = Kernel(described["symbol"], {target: pack.image(entry)}, [*self.parameters, *padding])
 
     def __call__(self, values: Mapping[str, Any], *, grid: Any, block: Any) -> None:
-        """Launches it as hipkittens.kernel.Kernel does; fields without a value are 0. ValueError for a name that is none."""
+        """Launches it like hipkittens.kernel.Kernel; fields without a value are 0. ValueError for an unknown name."""
         names = [parameter.name for parameter in self.parameters]
         if wrong := sorted(values.keys() - set(names)):
             raise ValueError(f"{self._kernel.name} has no argument {wrong[0]}; allowed: {', '.join(names)}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What attention to caches in pages asks of the sequences, of the caches and of the tensor for its result."""
+"""Checks of the sequences, the caches and the output tensor of attention to paged caches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGEST_PLACE = 2**31 - 1
 def check_cache(
     where: str, name: str, cache: torch.Tensor, q: torch.Tensor, others: tuple[torch.dtype, ...] = ()
 ) -> None:
-    """Of q's dtype, of 8-bit floats, or one of `others` of 8 bits."""
+    """Raises unless the cache has q's dtype, or 8-bit floats, or one of the 8-bit dtypes in `others`."""
     check_tensor(where, name, cache)
     codes = dtype_of("fp8", q.device, where)
     check_dtype_and_device(where, name, cache, (*DTYPES, codes, torch.uint8, *others), "q", q)
@@ -37,8 +37,9 @@ def scale_factor(
     cache: torch.Tensor,
     shapes: dict[str, tuple[int, ...]],
 ) -> float:
-    """A scale of a cache as a number; 1 where it is a tensor, whose values count on the device, or None. shapes: of tensors of more
-    than one element, by what they are called."""
+    """A scale of a cache as a number; 1 if it is None or a tensor, whose values are read on the device. shapes: the allowed shapes of
+    tensors with more than one element, by name.
+    """
     if scale is None:
         return 1.0
     if not is_quantized(cache):
@@ -70,7 +71,7 @@ def check_sequences(
     max_seqlen_q: int,
     num_splits: int,
 ) -> None:
-    """Raises for shapes and dtypes that do not fit together."""
+    """Raises for shapes and dtypes that do not match."""
     if table_starts is None:
         check_indices(where, "block_table", block_table, 2, "(sequences, blocks of a sequence)", q)
         given, sequences, rows = "block_table", block_table.shape[0], "rows"
@@ -113,7 +114,7 @@ def check_indices(
 def check_flag_and_output(
     where: str, q: torch.Tensor, size: int, out: torch.Tensor | None, return_lse: bool
 ) -> None:
-    """size: features of a row of the result."""
+    """size: the number of features in a row of the result."""
     check_flag(where, "return_lse", return_lse)
     if out is None:
         return
@@ -132,7 +133,7 @@ def check_flag_and_output(
 
 
 def check_rows(where: str, name: str, value: torch.Tensor) -> None:
-    """Raises for rows that kernels cannot read in vectors: caches are too large to be copied behind a caller's back."""
+    """Raises for rows that kernels cannot read in vectors: caches are too large to be copied implicitly."""
     if torch.compiler.is_compiling() or value.numel() == 0:
         return
     *steps, last = value.stride()
@@ -152,7 +153,8 @@ def rows_as_pages(
     where: str, name: str, cache: torch.Tensor, indices: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A cache (blocks, block_size, heads, D) as pages of one key, without a copy, and the pages of `indices`, which are block * block_size
-    + place. With room between its pages, such pages overlap."""
+    + position. If there are gaps between the cache's pages, such pages overlap.
+    """
     blocks, size, heads, features = cache.shape
     page, slot = cache.stride()[:2]
     if blocks <= 1 or size == 1 or page == size * slot:
@@ -187,7 +189,7 @@ def check_values(
     max_seqlen_q: int,
     left: int,
 ) -> None:
-    """Of tensors in the CPU's memory. Blocks that a window hides may be any."""
+    """Validates tensors in CPU memory. Blocks that a window hides may be arbitrary."""
     blocks, block_size = key_blocks
     table = block_table.tolist()
     if table_starts is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How weights lie in panels: the first 16 bytes of each row of a panel behind each other, then the next 16 of each."""
+"""The panel layout of preshuffled weights: the first 16 bytes of each row of a panel, then the next 16 bytes of each row, and so on."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def in_rows(where: str, name: str, panels: torch.Tensor) -> torch.Tensor:
 
 
 def seen_as_rows(where: str, name: str, panels: torch.Tensor) -> torch.Tensor:
-    """Elements of panels in the shape of rows, though not in their order: for what asks about shapes, dtypes and devices alone."""
+    """The panels' elements in the shape of rows, though not in their order: for code that only looks at shapes, dtypes and devices."""
     return panels.view(shape_in_rows(where, name, panels))
 
 
 def shape_in_rows(where: str, name: str, panels: torch.Tensor) -> tuple[int, ...]:
-    """Of contiguous panels; ValueError for others."""
+    """The shape of contiguous panels as rows; ValueError for any others."""
     if (
         panels.dim() < 4
         or panels.shape[-2] not in PANEL_ROWS
@@ -40,7 +40,7 @@ def shape_in_rows(where: str, name: str, panels: torch.Tensor) -> tuple[int, ...
 
 
 def panels_of_rows(shuffled_rows: torch.Tensor, panel_rows: int = 16) -> torch.Tensor:
-    """Bytes that are in panels already, of a tensor whose shape is that of rows (..., N, K): as AITER has them."""
+    """Panels from bytes that are in panel order already, in a tensor with the shape of rows (..., N, K), as in AITER."""
     *matrices, rows, length = shuffled_rows.shape
     chunk = CHUNK // shuffled_rows.itemsize
     shape = (*matrices, rows // panel_rows, length // chunk, panel_rows, chunk)
@@ -48,10 +48,10 @@ def panels_of_rows(shuffled_rows: torch.Tensor, panel_rows: int = 16) -> torch.T
 
 
 def as_b(weights: torch.Tensor) -> torch.Tensor:
-    """Weights (N, K) or (G, N, K), or these in panels, as products take them for b."""
+    """Weights (N, K) or (G, N, K), or these in panels, in the form that products accept as b."""
     return weights if weights.dim() > 3 else weights.mT
 
 
 def shape_of_weights(weights: torch.Tensor, where: str = "hipkittens", name: str = "w") -> torch.Size:
-    """(N, K) or (G, N, K), of panels, too. ValueError, of the argument `name` of `where`, for more dimensions that are none."""
+    """(N, K) or (G, N, K), also for panels. ValueError, for the argument `name` of `where`, if more dimensions are not panels."""
     return weights.shape if weights.dim() <= 3 else torch.Size(shape_in_rows(where, name, weights))

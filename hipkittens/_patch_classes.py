@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Gives one module another forward by giving it another class: a subclass of its own, made here.
+"""Gives a single module another forward by giving it another class: a subclass of its own class, created here.
 
-The module object stays, with its parameters, buffers, hooks and everything else in its __dict__; isinstance still holds, and
-no other instance of the class notices. Such a class remembers what it was made of, so that a module can be copied, pickled
-and turned back.
+The module object stays the same, with its parameters, buffers, hooks and everything else in its __dict__; isinstance still holds, and no
+other instance of the class is affected. Such a class remembers what it was created from, so that a module can be copied, pickled and
+restored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _forward_of(ours: type) -> Callable[[type], dict[str, Any]]:
     return lambda original: {"forward": vars(ours)["forward"]}
 
 
-# What a rule's name stands for: from the module's class and the rule's further values to the members of the subclass.
+# The meaning of a rule's name: from the module's class and the rule's further values to the members of the subclass.
 MEMBERS: dict[str, Callable[..., dict[str, Any]]] = {
     "rms_norm": _patch_norms.members,
     "gated_rms_norm": _patch_norms.gated_members,
@@ -37,7 +37,7 @@ MEMBERS: dict[str, Callable[..., dict[str, Any]]] = {
     "torch.nn.MultiheadAttention": lambda original: {
         name: value for name, value in vars(nn.MultiheadAttention).items() if callable(value)
     },
-    # A property stands before the instance's own attribute, which a fused path of torch asks for.
+    # A property takes precedence over the instance's own attribute, which a fused path of torch reads.
     "torch.nn.TransformerEncoderLayer": lambda original: {
         "activation_relu_or_gelu": property(lambda self: 0)
     },
@@ -79,7 +79,7 @@ def is_replaced(module: torch.nn.Module) -> bool:
 
 
 def restore_class(name: str, module: torch.nn.Module) -> None:
-    """Gives the module its own class back. RuntimeError if somebody has made another class of ours since."""
+    """Restores the module's original class. RuntimeError if another class has been derived from ours since."""
     kind = type(module)
     if "_hipkittens_original" not in vars(kind):
         raise RuntimeError(

@@ -18,7 +18,8 @@ from .patch import patch
 
 def build(model: str) -> torch.nn.Module:
     """The model on the meta device: MODULE:FACTORY, a folder with config.json (or that file), or a configuration class of
-    Transformers (LlamaConfig). SystemExit says what is wrong with another name."""
+    Transformers (LlamaConfig). SystemExit states what is wrong with any other name.
+    """
     with torch.device("meta"):
         if Path(model).exists():
             return _of_configuration(_configuration_of(Path(model)))
@@ -78,7 +79,7 @@ def _configuration_class(name: str) -> Any:
 
 
 def _of_configuration(configuration: Any) -> torch.nn.Module:
-    """The class its architectures name, or else the first that Transformers has for it; in bfloat16 unless it says more."""
+    """The class in its architectures, or otherwise the first that Transformers has for it; in bfloat16 unless it specifies another dtype."""
     transformers = _transformers()
     if getattr(configuration, "dtype", None) is None:
         configuration.dtype = torch.bfloat16

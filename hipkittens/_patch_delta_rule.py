@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Gated delta nets of Transformers: the four functions that each of their layers calls, or the names its module looks up.
+"""Gated delta nets of Transformers: replaces the four functions that each of their layers calls, or the names its module looks up.
 
-Up to Transformers 5.14 a layer keeps the functions it was made with as attributes. A property of the layer's new class stands before
-an attribute, so that the layer itself does not change. From 5.15 on its forward looks them up in its module, by the names of the
+Up to Transformers 5.14 a layer stores the functions it was created with as attributes. A property of the layer's new class takes precedence
+over an attribute, so the layer itself does not change. From 5.15 on its forward looks them up in its module, by the names of the
 implementations in PyTorch, and the new class has a copy of it that finds others there.
 """
 
@@ -52,16 +52,16 @@ def _convolution_of_sequences(
     cu_seq_lens_q: torch.Tensor | None = None,
     **of_other_layers: Any,
 ) -> torch.Tensor:
-    """The layer passes on what its model was called with; seq_idx repeats what cu_seq_lens_q says."""
+    """The layer passes on its model's arguments; seq_idx repeats cu_seq_lens_q."""
     if cu_seq_lens_q is None:
         return _causal_conv1d_fn(hidden_states, weight, bias, seq_idx, activation)
-    if cu_seq_lens_q.numel() == 2:  # One sequence, before which a cache may have put what came earlier.
+    if cu_seq_lens_q.numel() == 2:  # One sequence, which a cache may have extended at the front.
         return causal_conv1d(hidden_states, weight, bias, activation=activation)
     if hidden_states.shape[0] != 1:
         raise ValueError(
             f"hipkittens.patch: cu_seq_lens_q is given and there are {hidden_states.shape[0]} rows of tokens; packed sequences are one row"
         )
-    # A cache puts zeros before fewer tokens than the convolution is wide.
+    # A cache pads the front with zeros if there are fewer tokens than the convolution is wide.
     starts = cu_seq_lens_q + (hidden_states.shape[2] - cu_seq_lens_q[-1])
     return causal_conv1d(
         hidden_states[0], weight, bias, activation=activation, query_start_loc=starts
@@ -98,7 +98,7 @@ _GLOBALS = {
 def members(original: type) -> dict[str, Any]:
     if _looks_up_names(original):
         return {"forward": with_globals(original.forward, _GLOBALS)}
-    # Assigning is ignored: copies and checkpoints bring the original functions with them.
+    # Assignments are ignored: copies and checkpoints contain the original functions.
     return {
         name: property(lambda self, function=function: function, lambda self, value: None)
         for name, function in _FUNCTIONS.items()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Which modules are experts of a mixture: their forward is run on a few numbers and compared, as norms and gated blocks are.
+"""Detects mixture-of-experts modules: their forward is run on a few numbers and compared, as for norms and gated blocks.
 
-Transformers 4 has three forms: a block that scores, chooses and loops over a list of experts (Mixtral, Qwen-MoE, OLMoE); one whose
-method `moe` loops over experts that were chosen before (DeepSeek-V3, GLM-4); and experts in stacked parameters (gpt-oss).
+Transformers 4 has three forms: a block that scores, selects and loops over a list of experts (Mixtral, Qwen-MoE, OLMoE); one whose method
+`moe` loops over experts that were selected before (DeepSeek-V3, GLM-4); and experts in stacked parameters (gpt-oss).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .activation import ACTIVATIONS, gated_in_torch
 from .experts import moe
 from .routing import router
 
-# Names of the projections of a gate, of what it multiplies, and of the way back.
+# Names of the gate, up and down projections.
 _PROJECTIONS = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
 _STACKED = {"gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias"}
 _BLOCK, _CHOSEN = ["hidden_states"], ["hidden_states", "topk_indices", "topk_weights"]
@@ -59,7 +59,7 @@ def members_of_chosen(original: type, kind: str, names: tuple[str, str, str]) ->
 def members_of_stacked(original: type) -> dict[str, Any]:
     def forward(self, hidden_states: torch.Tensor, router_indices=None, routing_weights=None) -> torch.Tensor:
         x = hidden_states.reshape(-1, hidden_states.shape[-1])
-        # An id behind the last expert is a token that has none.
+        # An id past the last expert marks a token that has none.
         weights = routing_weights.gather(1, router_indices.clamp(max=routing_weights.shape[1] - 1))
         out = moe(
             x,
@@ -81,7 +81,7 @@ def members_of_stacked(original: type) -> dict[str, Any]:
 def _weights_of(
     experts: torch.nn.ModuleList, names: tuple[str, str, str]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(E, 2 I, H) and (E, H, I) of the parameters as they are."""
+    """(E, 2 I, H) and (E, H, I) from the parameters as they are."""
     gate, up, down = names
     first = stacked([_weight(expert, name) for expert in experts for name in (gate, up)])
     w1 = first.view(len(experts), 2 * first.shape[1], first.shape[2])
@@ -89,15 +89,16 @@ def _weights_of(
 
 
 def join_weights(module: torch.nn.Module) -> None:
-    """Brings the parameters of a replaced list of experts side by side, as `_weights_of` stacks them."""
+    """Makes the parameters of a replaced list of experts contiguous in memory, in the order in which `_weights_of` stacks them."""
     gate, up, down = _names(module.experts[0])
     for names in ((gate, up), (down,)):
         join([expert._modules[name].weight for expert in module.experts for name in names])
 
 
 def _weight(expert: torch.nn.Module, name: str) -> torch.Tensor:
-    """RuntimeError if the projection has become a module that computes something else (an adapter, say), or its weight is sharded:
-    fully_shard gathers the weights of the modules that are called, and experts are not."""
+    """RuntimeError if the projection has become a module that computes something else (such as an adapter), or its weight is sharded:
+    fully_shard gathers the weights of modules that are called, and experts are not.
+    """
     projection = expert._modules[name]
     kind = type(projection)
     if kind is not torch.nn.Linear and getattr(kind, "_hipkittens_original", kind).forward is not _PLAIN:
@@ -118,7 +119,7 @@ def looks_like_experts(module: torch.nn.Module) -> bool:
 
 
 def parts_read_by(module: torch.nn.Module) -> list[torch.nn.Module]:
-    """The modules whose parameters the replaced module reads, and which are never called."""
+    """The modules whose parameters the replaced module reads, but which are never called."""
     return [part for part in module.experts.modules()] if "experts" in module._modules else []
 
 
@@ -169,7 +170,7 @@ def understand(module: torch.nn.Module) -> tuple | str:
 
 
 def _why_not_the_experts(module: torch.nn.Module) -> str:
-    """What their parameters do not tell: biases, other classes, hooks."""
+    """What their parameters do not show: biases, other classes, hooks."""
     experts = module.experts
     names = _names(experts[0])
     shapes = set()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Which modules are gated feed-forward blocks: their forward is run on a few numbers and compared, as norms are.
+"""Detects gated feed-forward blocks: their forward is run on a few numbers and compared, as for norms.
 
-Transformers has two forms: gate_proj and up_proj apart (Llama), or as one gate_up_proj (Phi-3), whose gate is part of the product where
-the projection has become `hipkittens.linear`.
+Transformers has two forms: separate gate_proj and up_proj (Llama), or one gate_up_proj (Phi-3), whose gate is fused into the GEMM if the
+projection has become `hipkittens.linear`.
 """
 
 from __future__ import annotations

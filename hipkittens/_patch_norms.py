@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Which modules are RMS norms, whatever they are called: their forward is run on a few numbers and compared.
+"""Detects RMS norms, whatever they are called: their forward is run on a few numbers and compared.
 
-Transformers has a class of its own for almost every model. They differ in the name of eps, in whether 1 is added to the
-weight (Gemma), in whether there is a weight, and in the dtype of the result; what they compute says it best.
+Transformers has a separate class for almost every model. They differ in the name of eps, in whether 1 is added to the weight (Gemma), in
+whether there is a weight, and in the dtype of the result; what they compute is the most reliable criterion.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def gated_members(original: type, eps_name: str) -> dict[str, Any]:
 
 
 def looks_like_a_norm(module: torch.nn.Module) -> bool:
-    """Whether it has what an RMS norm has: an eps, no submodule, and at most one parameter."""
+    """Whether it has the structure of an RMS norm: an eps, no submodule, and at most one parameter."""
     return (
         any(isinstance(getattr(module, name, None), float) for name in EPS_NAMES)
         and not module._modules
@@ -73,7 +73,7 @@ def understand(module: torch.nn.Module) -> tuple | str:
     # torch.nn.Module looks into these dictionaries; the copy shares them with the module.
     stand_in.__dict__["_parameters"] = {} if weight is None else {"weight": torch.nn.Parameter(own.float())}
     x = random(ROWS, size)
-    # The last row is as small as eps, so that eps shows.
+    # The last row is as small as eps, so that eps has an effect.
     x[-1] *= getattr(module, eps_name) ** 0.5
     normal = x * (x.square().mean(-1, keepdim=True) + getattr(module, eps_name)).rsqrt()
     gates = (random(ROWS, size),) if gated else ()

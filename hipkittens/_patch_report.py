@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What hipkittens.patch did with each module, and why it left the others."""
+"""What hipkittens.patch did with each module, and why it did not replace the others."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class PatchRow:
 
     module       its name in the tree, "" for the root
     kind         its class
-    part         "norm", "linear", "attention", "rotary", "mlp", "moe", "linear_attention", or "" for what no kernel is for
+    part         "norm", "linear", "attention", "rotary", "mlp", "moe", "linear_attention", or "" if there is no kernel for it
     replaced_by  the functions of this package that compute it now, or ""
-    reason       why it was left, or ""
+    reason       why it was not replaced, or ""
     """
 
     module: str
@@ -58,7 +58,7 @@ class PatchReport:
         return json.dumps(self.as_dict(), indent=2)
 
     def table(self):
-        """A rich.table.Table with one line for equal modules: those whose names differ in their numbers only."""
+        """A rich.table.Table with one line for equal modules: those whose names differ only in their numbers."""
         from rich.table import Table
 
         groups: dict[tuple, int] = {}
@@ -76,7 +76,7 @@ class PatchReport:
         return table
 
     def print(self, console: Any = None) -> None:
-        """Prints the table, to standard output unless a rich.console.Console is given."""
+        """Prints the table, to standard output unless a rich.console.Console is passed."""
         from rich.console import Console
 
         (console or Console()).print(self.table())

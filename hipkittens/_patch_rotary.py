@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""apply_rotary_pos_emb of Transformers' models on hipkittens.rotary_qk, for the attention modules of one model."""
+"""Transformers' apply_rotary_pos_emb on hipkittens.rotary_qk, for the attention modules of one model."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def apply_rotary_pos_emb(
     position_ids: Any = None,
     unsqueeze_dim: int = 1,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """q cos + rotate_half(q) sin, and so for k: q (B, H, N, D) and k (B, H_k, N, D), or (B, N, H, D) with unsqueeze_dim=2.
+    """q cos + rotate_half(q) sin, and the same for k: q (B, H, N, D) and k (B, H_k, N, D), or (B, N, H, D) with unsqueeze_dim=2.
 
-    cos and sin are (B or 1, N, D), both halves alike as Transformers makes them; a device-side check says if they are not.
-    position_ids is not used, as in Transformers.
+    cos and sin are (B or 1, N, D) with equal halves, as Transformers computes them; a device-side check fails if they are not. position_ids
+    is not used, as in Transformers.
     """
     axis = unsqueeze_dim % (cos.dim() + 1) + 3 - cos.dim()
     if q.dim() != 4 or cos.dim() not in (2, 3) or axis not in (1, 2):
@@ -43,14 +43,14 @@ def apply_rotary_pos_emb(
     positions = None
     if rows > 1:
         positions = torch.arange(batch * tokens, device=q.device, dtype=torch.int32).view(batch, tokens)
-    # Transformers' tables may require no gradient, and the kernels give them none.
+    # Transformers' tables must not require a gradient, and the kernels compute none for them.
     cos, sin = (table.detach().reshape(-1, 2 * pairs)[:, :pairs] for table in (cos, sin))
     layout = "bhnd" if axis == 1 else "bnhd"
     return rotary_qk(q.to(dtype), k.to(dtype), cos, sin, positions=positions, layout=layout)
 
 
 def _check_halves(cos: torch.Tensor, sin: torch.Tensor) -> None:
-    """That both halves of the tables are alike; once per table, for every layer gets the same."""
+    """Checks that both halves of the tables are equal; once per table, since every layer gets the same one."""
     if not torch.compiler.is_compiling():
         if getattr(cos, "_hipkittens_halves", None) is sin:
             return
@@ -74,7 +74,7 @@ def understand(kind: type) -> tuple | str:
 
 @functools.cache
 def _understand(function: Any) -> tuple | str:
-    """What the function does with a few numbers decides, not its name: models call many things so."""
+    """The result of the function for a few numbers decides, not its name: models use that name for several functions."""
     names = list(inspect.signature(function).parameters)
     if names[:4] != ["q", "k", "cos", "sin"] or "unsqueeze_dim" not in names:
         return f"its {NAME} takes {', '.join(names)}; (q, k, cos, sin, ..., unsqueeze_dim) is replaced"

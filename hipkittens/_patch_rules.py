@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which rule a module's class may follow, and the reason where there is none."""
+"""Which rule a module's class may follow, and the reason if there is none."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _with_reason(name: str, rule: tuple | str) -> tuple[str, str, tuple | None, 
 
 
 def _refusal(module: torch.nn.Module, rule: tuple, dtype: torch.dtype | None) -> str:
-    """The text of the error that the operation raises for tensors as this module will get them, or ""."""
+    """The error message that the operation raises for tensors as this module will get them, or ""."""
     parameter = next(module.parameters(), None)
     if parameter is None:
         return ""
@@ -119,7 +119,7 @@ def _refusal(module: torch.nn.Module, rule: tuple, dtype: torch.dtype | None) ->
         return torch.empty(1, size, dtype=dtype or parameter.dtype, device=parameter.device)
 
     if rule[0] == "torch.nn.Linear":
-        if dtype is not None and dtype != weight.dtype:  # as autocast converts them
+        if dtype is not None and dtype != weight.dtype:  # since autocast converts them
             weight, bias = (value if value is None else value.detach().to(dtype) for value in (weight, bias))
         return supported("linear", input_of(weight.shape[1]), weight, bias).reason
     if rule[0] in ("rms_norm", "gated_rms_norm", "torch.nn.RMSNorm", "torch.nn.LayerNorm"):
@@ -129,7 +129,7 @@ def _refusal(module: torch.nn.Module, rule: tuple, dtype: torch.dtype | None) ->
         return supported(function, input_of(weight.numel()), *parameters).reason
     if rule[0] == "gated_mlp":
         return supported("gated_activation", input_of(8), rule[1]).reason
-    if _PART_OF[rule[0]][0] == "moe":  # of two experts with eight features: sizes do not matter
+    if _PART_OF[rule[0]][0] == "moe":  # two experts with eight features: sizes do not matter
         x, ids = input_of(8), torch.zeros(1, 1, dtype=torch.int32, device=parameter.device)
         w1, w2 = (x.new_empty(2, *sizes) for sizes in ((16, 8), (8, 8)))
         return supported("moe", x, w1, w2, x.new_empty(1, 1), ids).reason
@@ -142,7 +142,7 @@ def _refusal(module: torch.nn.Module, rule: tuple, dtype: torch.dtype | None) ->
 
 
 def _why_nothing(module: torch.nn.Module) -> tuple[str, str]:
-    """(part, reason) of a module that stays because there is nothing for it; no reason for mere containers."""
+    """(part, reason) for a module that is not replaced because there is nothing for it; no reason for mere containers."""
     used = names_in(type(module).forward)
     kind = type(module).__name__
     if "scaled_dot_product_attention" in used:

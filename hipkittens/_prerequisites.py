@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Imported first: says what is wrong with the environment or with torch before anything else can fail of it."""
+"""Imported first: reports problems with the environment or with torch before anything else can fail because of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OLDEST_TORCH = (2, 10)  # the first with the whole stable ABI that _ops.so uses
 _environment.check()
 
 try:
-    # torch says so while it is imported where there is no NumPy, of which neither it nor this package has need.
+    # torch warns on import if NumPy is missing, which neither torch nor this package needs.
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
         import torch

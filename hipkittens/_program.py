@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Running the program that a command is given."""
+"""Runs the program that a command is given."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from . import _environment, _installation
 
-# Programs open the libraries of HIP and HSA by one of these names, or name one as what they need: the last where they were linked with
+# Programs open the HIP and HSA libraries by one of these names, or list one as needed: the last one if they were linked with
 # the simulator itself.
 _LIBRARIES = (
     "libamdhip64.so",
@@ -28,9 +28,10 @@ _MOST_DEVICES = 128
 
 @contextlib.contextmanager
 def simulated_hip(target: str | None = None, devices: int = 1) -> Iterator[dict[str, str]]:
-    """An environment in which the dynamic linker finds the simulator where a program asks for libamdhip64, of version 6 or 7, or libhsa-runtime64.
+    """An environment in which the dynamic linker finds the simulator when a program loads libamdhip64, of version 6 or 7, or
+    libhsa-runtime64.
 
-    `target` is the kind of all of its `devices`, None one of each kind. ValueError for a number that is none.
+    `target` is the kind of all of its `devices`, None one of each kind. ValueError for an invalid number.
     """
     if not 1 <= devices <= _MOST_DEVICES:
         raise ValueError(f"--devices is {devices}; allowed: 1 to {_MOST_DEVICES}")
@@ -48,7 +49,7 @@ def simulated_hip(target: str | None = None, devices: int = 1) -> Iterator[dict[
 
 
 def run_program(program: Sequence[str], environment: Mapping[str, str], output_to_stderr: bool) -> int:
-    """Its exit status. `output_to_stderr` keeps what it prints out of JSON. ValueError if it cannot be started."""
+    """Runs the program and returns its exit status. `output_to_stderr` keeps its output out of JSON. ValueError if it cannot be started."""
     try:
         done = subprocess.run(program, env=environment, stdout=sys.stderr if output_to_stderr else None)
     except OSError as error:
@@ -57,7 +58,7 @@ def run_program(program: Sequence[str], environment: Mapping[str, str], output_t
 
 
 def cannot_run(program: Sequence[str], error: OSError) -> ValueError:
-    """What to raise where starting the program has raised `error`."""
+    """The exception for a program whose start raised `error`."""
     return ValueError(
         f"cannot run {program[0]!r}: {error.strerror}; allowed: a program on the PATH, or a path"
     )

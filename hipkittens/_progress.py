@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The bar that long simulated work shows on a terminal, and nowhere else."""
+"""The progress bar of long simulated work, shown only on a terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 def progress_bar() -> Progress:
-    """On standard error; it goes away when it is done."""
+    """A bar on standard error, which is removed when it is done."""
     console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),

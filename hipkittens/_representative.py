@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Small problems that together run every prebuilt kernel, and what a recorded launch says of it."""
+"""Small problems that together run every prebuilt kernel, and the statistics of a recorded launch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def kernels(target: str) -> list[Kernel]:
 
 
 def trial(kernel: Kernel) -> Trial:
-    """A small problem that runs it. LookupError if no operation knows one."""
+    """A small problem that runs it. LookupError if no operation has one."""
     for operation in operations.every():
         known = operations.checks(operation).trial
         if operation.owns(kernel.folder, kernel.kind) and known is not None:
@@ -39,12 +39,12 @@ def trial(kernel: Kernel) -> Trial:
 
 
 def problems(folder: str | None = None) -> Iterator[Trial]:
-    """Of usual sizes, as far as the operations have such; of the kernels in that folder of csrc/kernels alone if there is one."""
+    """Problems of typical sizes, where the operations have some; only for the kernels in that folder of csrc/kernels if one is given."""
     yield from _of_every_operation(lambda checks: checks.representative, folder)
 
 
 def problems_of_every_kernel(folder: str | None = None) -> Iterator[Trial]:
-    """Small ones, of the kernels in that folder of csrc/kernels alone if there is one."""
+    """Small problems, only for the kernels in that folder of csrc/kernels if one is given."""
     yield from _of_every_operation(lambda checks: checks.every_kernel, folder)
 
 
@@ -69,12 +69,12 @@ def _of_every_operation(
 
 
 def is_finite(results: Iterable[torch.Tensor]) -> bool:
-    """Nothing that a problem did not write stays what it was: with checks on that is NaN."""
+    """With checks enabled, whatever a problem did not write is NaN."""
     return all(result.float().isfinite().all().item() for result in results)
 
 
 def run(target: str, problem: Trial) -> dict[str, dict[str, Any]]:
-    """What each kernel did that the problem ran, by symbol; of several launches the longest. With every checker on."""
+    """What each kernel that the problem ran did, by symbol; the longest of several launches. With every checker on."""
     from . import _simulator
 
     with _backend.simulate(target, checks="all") as simulation:
@@ -93,7 +93,7 @@ def run(target: str, problem: Trial) -> dict[str, dict[str, Any]]:
         known = found.get(launch["kernel"])
         if known is None or known["report"]["instructions"] < launch["report"]["instructions"]:
             found[launch["kernel"]] = launch
-    _simulator.record_launches(True)  # lets go of the records
+    _simulator.record_launches(True)  # releases the records
     _simulator.record_launches(False)
     return {symbol: {**_describe(problem, launch), **wrong} for symbol, launch in found.items()}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`hipkittens kernels list --resources`: what the kernels take and do, as tables or JSON."""
+"""`hipkittens kernels list --resources`: the resources and statistics of the kernels, as tables or JSON."""
 
 from __future__ import annotations
 

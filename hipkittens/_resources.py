@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What each prebuilt kernel takes of a compute unit, and what it did in one simulated run."""
+"""The compute unit resources of each prebuilt kernel, and its statistics in one simulated run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from . import _installation
 
-# Of one compute unit: bytes of LDS, and the unit in which a workgroup gets them. Everything else is the same on both
+# Per compute unit: bytes of LDS, and their allocation granularity. Everything else is the same on both
 # targets. Sources: AMD CDNA3 and CDNA4 white papers (LDS, registers), LLVM's AMDGPU back end (granules, and
 # GCNSubtarget::getOccupancyWithNumSGPRs), CDNA3 ISA manual section 3.6 (eight waves per SIMD).
 _LDS = {"gfx942": (64 << 10, 512), "gfx950": (160 << 10, 1280)}
@@ -20,7 +20,7 @@ _SGPRS_OF_EIGHT_WAVES = 100  # beyond, seven waves share a SIMD's 800
 def occupancy(target: str, kernel: dict[str, Any]) -> tuple[int, str]:
     """Waves per SIMD of a chip full of this kernel, and what limits them: waves, vgprs, sgprs or lds.
 
-    A workgroup's waves are dealt to the SIMDs in turn, and a workgroup starts only where all of it fits.
+    A workgroup's waves are distributed round-robin over the SIMDs, and a workgroup starts only where all of it fits.
     """
     waves = -(-kernel["workgroup_size"] // 64)
     per_simd = -(-waves // _SIMDS)
@@ -41,7 +41,7 @@ def occupancy(target: str, kernel: dict[str, Any]) -> tuple[int, str]:
         capacity, granule = _LDS[target]
         workgroups = capacity // (-(-kernel["lds_bytes"] // granule) * granule)
         limits["lds"] = workgroups * waves // _SIMDS
-    limit = min(limits, key=limits.get)  # of equal ones the first
+    limit = min(limits, key=limits.get)  # the first of equal ones
     return limits[limit], limit
 
 
@@ -63,7 +63,7 @@ def code_bytes(image: bytes, symbol: str) -> int:
 
 
 def static_row(target: str, entry: dict[str, Any], kernel: dict[str, Any]) -> dict[str, Any]:
-    """What the compiler says of a kernel. VGPRs are those of the unified file: AGPRs are among them."""
+    """The compiler's figures for a kernel. VGPRs are those of the unified file, which includes AGPRs."""
     waves, limit = occupancy(target, kernel)
     names = ("vgprs", "agprs", "sgprs", "lds_bytes", "scratch_bytes", "vgpr_spills", "sgpr_spills")
     return {
@@ -79,7 +79,7 @@ def static_row(target: str, entry: dict[str, Any], kernel: dict[str, Any]) -> di
 
 
 def _longest(known: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
-    """Of two runs of a kernel; with what was wrong in either."""
+    """The longer of two runs of a kernel, with the errors of both."""
     longest = known if known["instructions"] >= run["instructions"] else run
     return {**longest, **{wrong: [*known[wrong], *run[wrong]] for wrong in ("findings", "not_finite")}}
 
@@ -89,9 +89,9 @@ def collect(
     progress: Callable[[str, int], None] = lambda title, total: None,
     folders: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """One row for each kernel, of those folders of csrc/kernels if any are named; "run" is None where none of the problems needs it.
+    """One row for each kernel, only of those folders of csrc/kernels if any are given; "run" is None if none of the problems runs it.
 
-    progress is called before each problem with its title and how many there are in all.
+    progress is called before each problem with its title and the total number.
     """
     from . import _representative
 

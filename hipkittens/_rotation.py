@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What turns the features of tokens: tables, positions and options that every function with a rotation takes."""
+"""The rotation shared by all rotary functions: tables, positions and options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 @dataclass
 class Rotation:
-    """The arguments of `hipkittens.rotary` that say how far each token is turned."""
+    """The arguments of `hipkittens.rotary` that determine the rotation of each token."""
 
     cos: torch.Tensor
     sin: torch.Tensor
@@ -29,7 +29,7 @@ class Rotation:
     column_tables: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def check_types(self, where: str, name: str, first: torch.Tensor) -> None:
-        """Of tables and flags, whatever the sizes."""
+        """Checks tables and flags, independent of sizes."""
         for table_name, table in (("cos", self.cos), ("sin", self.sin)):
             check_tensor(where, table_name, table)
             check_dtype_and_device(where, table_name, table, DTYPES, name, first)
@@ -43,7 +43,7 @@ class Rotation:
     def check(
         self, where: str, name: str, first: torch.Tensor, batch: int, tokens: int, features: int
     ) -> None:
-        """Raises for what no kernel turns `features` of `tokens` tokens by."""
+        """Raises unless a kernel can rotate `features` of `tokens` tokens by it."""
         cos, sin = self.cos, self.sin
         if cos.dim() != 2 or cos.shape != sin.shape or cos.dtype != sin.dtype:
             columns = "(rows, 2 * pairs)" if self.full_tables else "(rows, pairs)"
@@ -79,7 +79,7 @@ class Rotation:
                 self._check_numbers(where, numbers_name, numbers, name, first, batch, tokens)
 
     def _looks_up(self) -> bool:
-        """Whether rows are in tensors, whose values nobody looks at here."""
+        """Whether rows are given by tensors, whose values are not read here."""
         return self.positions is not None or self.offsets is not None
 
     def _check_numbers(self, where, numbers_name, numbers, name, first, batch, tokens) -> None:
@@ -159,7 +159,7 @@ class Rotation:
             raise ValueError(f"{where}: {name} has {tokens} tokens in a grid of {rows} rows of {columns}")
 
     def operands(self, batch: int, tokens: int, inverse: bool = False) -> tuple[Any, ...]:
-        """As the operators take them."""
+        """In the form that the operators accept."""
         positions, offset = self.positions, self.offset
         if self.cu_seqlens is not None:
             positions, offset = _packed_positions(self.cu_seqlens, tokens, offset), 0
@@ -173,7 +173,7 @@ class Rotation:
 
 
 def _packed_positions(cu_seqlens: torch.Tensor, tokens: int, offset: Any) -> torch.Tensor:
-    """The place of each token in its own sequence, plus offset; computed where cu_seqlens is, so nothing waits for it."""
+    """The position of each token in its own sequence, plus offset; computed on cu_seqlens's device, without synchronization."""
     token = torch.arange(tokens, dtype=cu_seqlens.dtype, device=cu_seqlens.device)
     sequence = torch.searchsorted(cu_seqlens, token, right=True) - 1
     return token - cu_seqlens[sequence] + offset
@@ -193,7 +193,7 @@ def turned_in_torch(
     full_tables,
     inverse,
 ):
-    """The operator on (batch, tokens, heads, features), in PyTorch's operations: in float32, or x's dtype if that is wider."""
+    """The operator on (batch, tokens, heads, features), by PyTorch operations: in float32, or x's dtype if that is wider."""
     token = torch.arange(x.shape[1], device=x.device)
     if column_cos is not None:
         width = column_cos.shape[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What attention does to scaled scores before the softmax, beside masks: a softcap, ALiBi's bias, a sink."""
+"""Modifications of scaled attention scores before the softmax, other than masks: a softcap, ALiBi's bias, a sink."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_score_terms(
     softcap: float,
     alibi_slopes: torch.Tensor | None,
 ) -> None:
-    """Raises TypeError or ValueError for terms that no kernel takes with `heads` heads of q in so many sequences."""
+    """Raises TypeError or ValueError for terms that no kernel supports with `heads` heads of q in so many sequences."""
     if alibi_slopes is not None:
         check_tensor(where, "alibi_slopes", alibi_slopes)
         check_dtype_and_device(where, "alibi_slopes", alibi_slopes, (torch.float32,), "q", q)
@@ -45,7 +45,7 @@ def with_terms(
 ) -> torch.Tensor:
     """Scaled scores (..., H, N, N_k) with these terms, in PyTorch.
 
-    distance (N, N_k) is that of a query's place and a key, of either sign; alibi_slopes is (..., H).
+    distance (N, N_k) is the signed distance between a query's position and a key; alibi_slopes is (..., H).
     """
     if softcap > 0:
         scores = softcap * torch.tanh(scores / softcap)
@@ -55,5 +55,5 @@ def with_terms(
 
 
 def log_sum_with_sinks(lse: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
-    """The logarithm of the sum of exponentials of (..., H, N) with each head's sink among them."""
+    """The log-sum-exp (..., H, N) with each head's sink included."""
     return lse if sinks is None else torch.logaddexp(lse, sinks.to(lse.dtype)[:, None])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The simulator's controls, its reports and its disassembler: csrc/simulator/simulator.h, called through ctypes.
+"""The simulator's controls, reports and disassembler: csrc/simulator/simulator.h, called through ctypes.
 
-ctypes and not an extension module, so that nothing in a wheel is made for one version of Python. No call of an operator
-comes through here.
+ctypes is used instead of an extension module so that nothing in a wheel depends on a version of Python. Operator calls do not go through
+this module.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Report(ctypes.Structure):
 
 
 class Interpreter(ctypes.Structure):
-    """HipkittensInterpreter: the functions of Python's C API by which a launch has signals handled."""
+    """HipkittensInterpreter: the functions of Python's C API by which a launch processes signals."""
 
     _fields_ = (
         ("enter", ctypes.c_void_p),
@@ -153,7 +153,7 @@ class TimelineEvent(ctypes.Structure):
     )
 
 
-_INSTRUCTION = struct.Struct("=QQQIIII")  # InstructionRecord, of which a launch may have thousands
+_INSTRUCTION = struct.Struct("=QQQIIII")  # InstructionRecord; a launch may have thousands
 _FLAGS = ("poison", "count_lds_conflicts", "tolerate_overreads")
 _VISIT_CODE_OBJECT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _text, ctypes.c_void_p, ctypes.c_size_t)
 _VISIT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _text, _text, _u64, _u64)
@@ -203,7 +203,7 @@ def _values(structure: ctypes.Structure) -> dict[str, Any]:
 
 
 def _text_of(function: Callable[..., int], *arguments: Any) -> str:
-    """What a function writes that takes (..., text, size) and returns the length of the whole text."""
+    """The text written by a function that takes (..., text, size) and returns the length of the whole text."""
     size = function(*arguments, None, 0) + 1
     text = ctypes.create_string_buffer(size)
     function(*arguments, text, size)
@@ -221,7 +221,7 @@ def get_settings() -> dict[str, Any]:
 def set_settings(values: Mapping[str, Any]) -> None:
     """Changes the named settings of this process's later launches, or raises and changes none.
 
-    KeyError for a name that is no setting, ValueError for a value that it cannot have.
+    KeyError for an unknown setting, ValueError for an invalid value.
     """
     settings = Settings()
     _simulator().hipkittens_get_process_settings(settings)
@@ -237,29 +237,29 @@ def set_settings(values: Mapping[str, Any]) -> None:
 
 
 def partitions() -> int:
-    """As one of how many equal parts each device is shown."""
+    """The number of equal parts into which each device is partitioned."""
     return _simulator().hipkittens_partitions()
 
 
 def set_partitions(count: int) -> None:
-    """Shows each device of this process as one of so many equal parts: 1, 2, 4 or 8, or else ValueError."""
+    """Partitions each device of this process into this many equal parts: 1, 2, 4 or 8, otherwise ValueError."""
     if _simulator().hipkittens_set_partitions(count):
         raise ValueError(last_error())
 
 
 def apply_settings() -> None:
-    """Hands the process's settings to this thread, for launches that no operator makes."""
+    """Applies the process's settings to this thread, for launches that no operator makes."""
     _simulator().hipkittens_apply_process_settings()
 
 
 def apply_settings_address() -> int:
-    """Address of the function that hands the process's settings to the calling thread: void (*)(void)."""
+    """Address of the function that applies the process's settings to the calling thread: void (*)(void)."""
     function = _simulator().hipkittens_apply_process_settings
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def let_signals_through() -> None:
-    """From now on a long launch of the main thread runs the handlers of signals, and ends when one of them raises."""
+    """From now on a long launch of the main thread runs signal handlers, and ends if one of them raises."""
     api = ctypes.pythonapi
     functions = (api.PyGILState_Ensure, api.PyGILState_Release, api.PyErr_CheckSignals, api.PyErr_Fetch)
     addresses = (ctypes.cast(function, ctypes.c_void_p) for function in functions)
@@ -276,18 +276,18 @@ def take_interruption() -> BaseException | None:
     )
     for address in filter(None, error):
         ctypes.pythonapi.Py_DecRef(ctypes.c_void_p(address))
-    if not isinstance(value, BaseException):  # C code gives the class and its argument
+    if not isinstance(value, BaseException):  # C code passes the class and its argument
         value = kind() if value is None else kind(value)
     return value.with_traceback(trace)
 
 
 def process_is_ending() -> None:
-    """Launches of all other threads do not return any more."""
+    """From now on launches of all other threads do not return."""
     _simulator().hipkittens_process_is_ending()
 
 
 def best_host_level() -> str:
-    """The widest of HOST_LEVELS that this CPU and this build have."""
+    """The widest of HOST_LEVELS that this CPU and this build support."""
     return HOST_LEVELS[_simulator().hipkittens_best_host_level()]
 
 
@@ -304,18 +304,18 @@ def last_report() -> dict[str, Any]:
 
 
 def record_launches(on: bool, trace: bool = False, digests: bool = False) -> None:
-    """Starts to keep every launch of this process, forgetting those kept before; or stops. A trace or digests may be kept, too."""
+    """Starts to record every launch of this process, discarding earlier records; or stops. A trace or digests may be recorded as well."""
     _simulator().hipkittens_record_launches((2 if trace else 3 if digests else 1) if on else 0)
 
 
 def recorded_launches() -> list[dict[str, Any]]:
-    """The launches kept, each with
+    """The recorded launches, each with
 
     kernel, target  names
     report          as last_report
     regions         (name, bytes loaded, bytes stored, distinct bytes loaded, distinct bytes stored) of each tensor
     instructions    (address, unit, executions, bytes, LDS conflict cycles) of each instruction that was executed
-    waits           (address, vmcnt, lgkmcnt): the most that each s_waitcnt was reached with, if anything
+    waits           (address, vmcnt, lgkmcnt): the largest counters with which each s_waitcnt was reached, if any
     trace, digests  bytes, see hipkittens_record_launches in simulator.h
     """
     return [_recorded_launch(index) for index in range(_simulator().hipkittens_recorded_launches())]
@@ -348,20 +348,22 @@ def _recorded_launch(index: int) -> dict[str, Any]:
 
 
 def limit_kept_programs(size: int) -> int:
-    """How many bytes the translations of kernels may take that this process keeps, those used last; 512 MiB unless this says otherwise.
-    The limit before."""
+    """Limits the memory in bytes for translations of kernels that this process keeps, the most recently used ones; 512 MiB by default.
+    Returns the previous limit.
+    """
     return _simulator().hipkittens_limit_kept_programs(size)
 
 
 def kept_program_bytes() -> int:
-    """What they take."""
+    """The memory in bytes that they use."""
     return _simulator().hipkittens_kept_program_bytes()
 
 
 @contextlib.contextmanager
 def described_launches() -> Iterator[list[dict[str, Any]]]:
-    """Inside, launches of this process are checked, and then described in place of run: kernel, grid, block, dynamic_lds_bytes and
-    arguments, in which addresses are numbers of tensors with offsets. The list has them when the context has ended."""
+    """Context manager: launches of this process are checked, and then described instead of run: kernel, grid, block, dynamic_lds_bytes and
+    arguments, in which addresses are tensor numbers with offsets. The list is filled when the context has ended.
+    """
     found: list[dict[str, Any]] = []
     _simulator().hipkittens_describe_launches(1)
     try:
@@ -372,12 +374,12 @@ def described_launches() -> Iterator[list[dict[str, Any]]]:
 
 
 def findings() -> str:
-    """JSON array of what the checkers found since clear_findings."""
+    """JSON array of the checkers' findings since clear_findings."""
     return _text_of(_simulator().hipkittens_findings)
 
 
 def kept_findings() -> str:
-    """JSON array of what the checkers found in this process, under HIPKITTENS_CHECKS; empty if no simulator was opened."""
+    """JSON array of the checkers' findings in this process, under HIPKITTENS_CHECKS; empty if no simulator was opened."""
     return _text_of(_simulator().hipkittens_kept_findings) if _simulator.cache_info().currsize else "[]"
 
 
@@ -386,7 +388,7 @@ def clear_findings() -> None:
 
 
 def time_launches(timing: Timing | None) -> None:
-    """Models later launches of this process and forgets the reports kept before; None ends it. ValueError says what is wrong."""
+    """Models later launches of this process and discards earlier reports; None ends it. ValueError describes what is wrong."""
     if _simulator().hipkittens_time_launches(timing):
         raise ValueError(last_error())
 
@@ -402,7 +404,7 @@ def skipped_launches() -> int:
 
 
 def timeline(launch: int) -> ctypes.Array[TimelineEvent]:
-    """Events of a modelled launch, if they were asked for."""
+    """Events of a modelled launch, if they were requested."""
     count = ctypes.c_size_t()
     address = _simulator().hipkittens_timeline(launch, count)
     events = TimelineEvent * count.value
@@ -412,7 +414,7 @@ def timeline(launch: int) -> ctypes.Array[TimelineEvent]:
 
 
 def timing_parameters(device: str) -> str:
-    """JSON of the cycle model's numbers for one device; empty if there is no such device."""
+    """JSON of the cycle model's parameters for one device; empty if there is no such device."""
     return _text_of(_simulator().hipkittens_timing_parameters, device.encode())
 
 
@@ -420,7 +422,7 @@ _DISASSEMBLED = ctypes.c_char * 512
 
 
 def disassemble(target: int, code: bytes) -> tuple[int, str | None]:
-    """(bytes used, text) of the instruction at the start of code; (0, None) if it is none. target: 942 or 950."""
+    """(bytes used, text) of the instruction at the start of code; (0, None) if there is none. target: 942 or 950."""
     text = _DISASSEMBLED()
     length = _simulator().hipkittens_disassemble(target, code, len(code), text, len(text))
     return length, text.value.decode() if length else None
@@ -439,7 +441,7 @@ def survey(target: int, code: bytes) -> dict[str, tuple[str, int, int]]:
 
 
 def bundled_code_objects(file: bytes) -> dict[str, bytes]:
-    """The code objects for GPUs in an offload bundle, plain or compressed, by the names of its entries. ValueError if it is none."""
+    """The code objects for GPUs in an offload bundle, plain or compressed, by the names of its entries. ValueError if it is not a bundle."""
     result: dict[str, bytes] = {}
 
     def visit(_: int | None, name: bytes, code_object: int, size: int) -> None:

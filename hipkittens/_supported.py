@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Whether a call has a kernel, and why not: the operation itself, run on tensors that have no data.
+"""Whether a call has a kernel, and why not: runs the operation itself on tensors without data.
 
-There are no rules here that could disagree with the operations: their own checks answer.
+There are no separate rules that could disagree with the operations: their own checks answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OPERATIONS = tuple(operations.functions())
 
 @dataclass(frozen=True)
 class Support:
-    """The answer of `supported`: ok, and if not, reason is the text of the error that the call raises. True as ok is."""
+    """The answer of `supported`: ok, and if not, reason is the error message of the call. Its truth value is ok."""
 
     ok: bool
     reason: str = ""
@@ -32,13 +32,12 @@ class Support:
 
 
 def supported(op: str, /, *arguments: Any, target: str | None = None, **options: Any) -> Support:
-    """Whether hipkittens.<op>(*arguments, **options) works, and if not, the text of the error it raises.
+    """Whether hipkittens.<op>(*arguments, **options) works, and if not, the error message it raises.
 
-    op is the name of a function of this package: "attention", "matmul", "flash_attn.flash_attn_func", ... Tensors may be
-    real, fake or on the meta device; nothing is computed and nothing is written. target asks about a GPU by name
-    ("gfx950"); otherwise the answer is about where the call would run. What only shows in the values of positions and
-    in cu_seqlens of rotations (an id behind the last row of a table) is not looked at, nor are the limits of sizes near 2**31
-    elements, which the launch refuses.
+    `op` is the name of a function of this package: "attention", "matmul", "flash_attn.flash_attn_func", ... Tensors may be real, fake or on
+    the meta device; nothing is computed and nothing is written. `target` asks about a GPU by name ("gfx950"); otherwise the answer is about
+    where the call would run. Conditions on the values of positions and of cu_seqlens of rotations (an id past the last row of a table) are
+    not checked, nor are the size limits near 2**31 elements, which the launch enforces.
     """
     function = _function(op)
     if target is not None and target not in _installation.TARGETS:

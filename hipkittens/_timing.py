@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The cycle model of the simulator: how long launches would take on a GPU. Every figure it gives is modelled, none measured."""
+"""The simulator's cycle model: how long launches would take on a GPU. Every figure it gives is modelled, none measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from . import _backend, _environment, _library, _simulator
 from ._arguments import number
 from ._output_file import require_writable
 
-_MOST_UNITS = 38  # of an XCD
+_MOST_UNITS = 38  # per XCD
 DEVICES = {
     "MI300X": "gfx942",
     "MI308X": "gfx942",
@@ -26,7 +26,7 @@ DEVICES = {
     "MI350X": "gfx950",
     "MI355X": "gfx950",
 }
-# Where only a target is named: as the simulator's HIP devices call themselves.
+# If only a target is given: the names of the simulator's HIP devices.
 USUAL_DEVICES = {"gfx942": "MI300X", "gfx950": "MI355X"}
 
 
@@ -38,7 +38,7 @@ def _check_device(device: str) -> str:
 
 
 def parameters(device: str) -> list[dict[str, Any]]:
-    """Every number of the cycle model for `device`: name, value, unit, and the source it comes from."""
+    """Every parameter of the cycle model for `device`: name, value, unit, and its source."""
     return json.loads(_simulator.timing_parameters(_check_device(device)))["parameters"]
 
 
@@ -51,11 +51,11 @@ class ModelledLaunch:
 
     kernel          its name
     device          the GPU that was modelled
-    cycles          core clocks from when the command processor takes the launch up until the last store is written
-                    back, at report["clock_mhz"]
-    microseconds    cycles at the clock that the chip's power is modelled to allow; launch overhead not included
-    launch_overhead_microseconds  what a launch costs beside that
-    report          all that the model says, as described in docs/timing_model.md
+    cycles          core clocks from when the command processor receives the launch until the last store is written back, at
+                    report["clock_mhz"]
+    microseconds    cycles at the clock that the modelled power limit of the chip allows; launch overhead not included
+    launch_overhead_microseconds  the additional cost of a launch
+    report          everything that the model reports, as described in docs/timing_model.md
     events          array of hipkittens._simulator.TimelineEvent, by compute unit and SIMD in the order of issue
     """
 
@@ -69,7 +69,7 @@ class ModelledLaunch:
 
     @property
     def busy(self) -> dict[str, float]:
-        """Share of the time in which units work: matrix and vector of all SIMDs, lds and vector_memory of all CUs."""
+        """The share of time in which units are busy: matrix and vector of all SIMDs, lds and vector_memory of all CUs."""
         return self.report["busy"]
 
     @property
@@ -79,8 +79,9 @@ class ModelledLaunch:
 
     @property
     def instructions(self) -> list[dict[str, Any]]:
-        """Of each instruction that was issued in the XCDs simulated in detail: address in the text, unit, issues, and stalls:
-        clocks for which waves waited before it, by reason."""
+        """For each instruction issued in the XCDs simulated in detail: address in the text, unit, issues, and stalls:
+        clocks for which waves waited before it, by reason.
+        """
         return self.report["instructions"]
 
     def stalls(self) -> dict[str, float]:
@@ -93,7 +94,7 @@ class ModelledLaunch:
 
 
 def launches_of(reports: str, timeline: Callable[[int], Any] = lambda _: ()) -> list[ModelledLaunch]:
-    """The launches of a JSON array of reports; `timeline` gives the events of each by its index, if the report has none."""
+    """The launches of a JSON array of reports; `timeline` returns the events of each by its index, if the report has none."""
 
     def events(index: int, report: dict[str, Any]) -> Any:
         if "events" not in report:
@@ -117,18 +118,18 @@ def launches_of(reports: str, timeline: Callable[[int], Any] = lambda _: ()) -> 
 
 
 class timing:
-    """Models how long the launches inside take: `with hipkittens.timing("MI355X") as run: ...; run.launches`.
+    """Context manager that models how long the launches inside take: `with hipkittens.timing("MI355X") as run: ...; run.launches`.
 
-    device      "MI300X", "MI308X", "MI325X" (gfx942), "MI350X" or "MI355X" (gfx950); launches have to be for that target, and
-                CPU tensors go to it as inside `hipkittens.simulate`
-    values      False: skip what neither control flow nor addresses depend on. Faster; results are not written.
-    full        True: simulate every XCD in detail, not only the first
-    clock_mhz   core clock that the chip holds; default: what its power is modelled to allow under the launch's matrix load
-    timeline    of so many compute units of XCD 0 every instruction is kept as an event of ModelledLaunch.events
-    parameters  {name: value} to use in place of the model's own, see `hipkittens._timing.parameters`
+    - `device`: "MI300X", "MI308X", "MI325X" (gfx942), "MI350X" or "MI355X" (gfx950). Launches must be for that target, and CPU tensors are
+      sent to it as inside `hipkittens.simulate`.
+    - `values`: if False, skip everything that neither control flow nor addresses depend on. Faster; results are not written.
+    - `full`: if True, simulate every XCD in detail, not only the first.
+    - `clock_mhz`: a fixed core clock; by default the clock that the modelled power limit allows under the launch's matrix load.
+    - `timeline`: the number of compute units of XCD 0 of which every instruction is kept as an event of ModelledLaunch.events.
+    - `parameters`: {name: value} to use instead of the model's own, see `hipkittens._timing.parameters`.
 
-    The whole process is modelled while the context is open. Raises ValueError for an unknown device or parameter, and inside a
-    `simulate` of another target or with checkers; RuntimeError inside another such context.
+    The whole process is modelled while the context is active. Raises ValueError for an unknown device or parameter, and inside a `simulate`
+    of another target or with checkers; RuntimeError inside another such context.
     """
 
     _skip_others = False  # True: launches for another target, and checked ones, run without being modelled
@@ -238,8 +239,9 @@ class timing:
 
 
 class _ProgramTiming(timing):
-    """What HIPKITTENS_TIMING asks for. A program may well look at several targets, check some launches, or model some itself:
-    these run without being modelled here."""
+    """The model under HIPKITTENS_TIMING. A program may use several targets, check some launches, or model some itself: these are not
+    modelled here.
+    """
 
     _skip_others = True
 
@@ -249,7 +251,7 @@ class _ProgramTiming(timing):
         self._skipped = 0
 
     def collect(self) -> None:
-        """Keeps what the simulator forgets when another context begins."""
+        """Keeps what the simulator discards when another context begins."""
         reports = json.loads(_simulator.timed_launches())
         if self._timeline:
             for index, report in enumerate(reports):
@@ -270,7 +272,7 @@ class _ProgramTiming(timing):
 
 
 def apply_environment() -> None:
-    """Under HIPKITTENS_TIMING every launch of the process is modelled, and HIPKITTENS_TIMING_FILE gets the reports at its end."""
+    """Under HIPKITTENS_TIMING every launch of the process is modelled, and HIPKITTENS_TIMING_FILE receives the reports at its end."""
     device, path = _environment.TIMING.read(), _environment.TIMING_FILE.read()
     if not device and not path:
         return

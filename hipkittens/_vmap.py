@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
 """torch.func.vmap over our operators: one call for each element of the mapped dimension, in order.
 
-Right for every operator, and as fast as the loop that it is; what PyTorch does without a rule is the same loop with a warning
-that asks for one.
+Correct for every operator, and as fast as a loop; what PyTorch does without a rule is the same loop with a warning that requests one.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from . import _namespace
 
 
 def register(name: str) -> None:
-    """Gives torch.ops.hipkittens.<name> its rule, which raises RuntimeError where it would write to what is not mapped."""
+    """Gives torch.ops.hipkittens.<name> its rule, which raises RuntimeError if it would write to something that is not mapped."""
     operator = getattr(_namespace.OPERATORS, name).default
     formal = operator._schema.arguments
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
-        for argument, dimension in zip(formal, in_dims, strict=False):  # defaults may be left out
+        for argument, dimension in zip(formal, in_dims, strict=False):  # defaults may be omitted
             if argument.alias_info is not None and dimension is None:
                 raise RuntimeError(
                     f"hipkittens: {name} under torch.func.vmap writes to {argument.name}, which is not mapped, from arguments "

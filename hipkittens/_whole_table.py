@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tables whose figures are never cut."""
+"""Tables whose figures are never truncated."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ _WIDEST = 100_000
 
 
 def print_whole(table: Table) -> None:
-    """Prints a table as wide as its contents, to standard output. A terminal that is narrower wraps its lines: that can be read,
-    other than columns of a letter and an ellipsis; and a pipe gets each row as one line."""
+    """Prints a table as wide as its contents, to standard output. A narrower terminal wraps its lines, which remains readable, unlike
+    columns of a letter and an ellipsis; a pipe gets each row as one line.
+    """
     console = Console(width=Console(width=_WIDEST).measure(table).maximum)
     if sys.stdout.isatty():
         console.print(table, crop=False)

@@ -16,18 +16,18 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 # In the order of the enumeration in csrc/kernels/activation/kinds.h.
 GATES = ("silu", "gelu_tanh", "gelu", "relu", "tanh", "swiglu")
 ACTIVATIONS = GATES[:-1]
-# gpt-oss' swiglu: its factor in the sigmoid, and where gate and other are clamped.
+# gpt-oss' swiglu: its factor in the sigmoid, and the limit to which gate and other are clamped.
 SWIGLU_ALPHA, SWIGLU_LIMIT = 1.702, 7.0
 NO_BOUND = -1.0
 
 
 @_backend.interruptible
 def activation(x: torch.Tensor, kind: str) -> torch.Tensor:
-    """x / (1 + exp(-x)) for kind "silu"; torch.nn.functional's gelu for "gelu", and with approximate="tanh" for "gelu_tanh";
-    relu; tanh.
+    """Apply an activation elementwise: SiLU, GELU, tanh-approximated GELU, ReLU or tanh.
 
-    x is float32, bfloat16 or float16 of any shape; everything is float32 until the result is rounded to x's dtype.
-    Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    `kind` is "silu", x / (1 + exp(-x)); "gelu", torch.nn.functional.gelu; "gelu_tanh", the same with approximate="tanh"; "relu"; or "tanh".
+    `x` is float32, bfloat16 or float16 of any shape. The computation is float32 until the result is rounded to x's dtype. Raises TypeError
+    or ValueError, before anything is launched, for arguments that no kernel supports.
     """
     where = "hipkittens.activation"
     check_tensor(where, "x", x)
@@ -49,16 +49,20 @@ def gated_activation(
     limit: float | None = None,
     alpha: float | None = None,
 ) -> torch.Tensor:
-    """act(x[..., :d]) * x[..., d:] for rows of 2 d elements: vLLM's silu_and_mul and gelu_tanh_and_mul, GeGLU, ReGLU.
-    Given other, of x's shape and dtype: act(x) * other, as models have it whose two projections are apart.
+    """Apply a gated activation, act(x[..., :d]) * x[..., d:], to rows of 2 d elements: SwiGLU, GeGLU, ReGLU.
 
-    kind: one of `activation`, or "swiglu", gpt-oss' gate: g / (1 + exp(-alpha g)) * (u + 1) with alpha 1.702 and limit 7
-    unless they are given. alpha is also silu's, 1 by default; other kinds have none. limit: min(g, limit) in place of the
-    gate g, and u within -limit .. limit in place of the other half; what is clamped has no gradient. bias (2 d,), of x's dtype, is
-    added to each row first, d elements of it to the gate and the others to what it multiplies, and the sum is not rounded; its
-    gradient is that of x summed in float32, the same in every run. x is float32, bfloat16
-    or float16; everything is float32 until the result is rounded to x's dtype. Any d, and any leading dimensions. Raises
-    TypeError or ValueError, before anything is launched, for what has no kernel.
+    vLLM's silu_and_mul and gelu_tanh_and_mul. If `other` is passed, with x's shape and dtype, the result is act(x) * other, for models with
+    two separate projections.
+
+    - `x`: float32, bfloat16 or float16; any d, and any leading dimensions.
+    - `kind`: one of `activation`, or "swiglu", gpt-oss' gate: g / (1 + exp(-alpha g)) * (u + 1) with alpha 1.702 and limit 7 by default.
+    - `alpha`: for "swiglu", and for "silu", where it is 1 by default; other kinds have none.
+    - `limit`: the gate g becomes min(g, limit), and the other half u is clamped to -limit .. limit; clamped values have no gradient.
+    - `bias`: (2 d,), in x's dtype, is added to each row first, d elements to the gate and the others to what it multiplies, without
+      rounding the sum. Its gradient is that of x summed in float32, the same in every run.
+
+    The computation is float32 until the result is rounded to x's dtype. Raises TypeError or ValueError, before anything is launched, for
+    arguments that no kernel supports.
     """
     where = "hipkittens.gated_activation"
     check_gate(where, x, kind, other, limit, alpha, bias)
@@ -79,7 +83,7 @@ def check_gate(
     alpha: float | None,
     bias: torch.Tensor | None,
 ) -> None:
-    """TypeError or ValueError for what is no gate; `where` is the function that was called."""
+    """Raises TypeError or ValueError for arguments that are not a gate; `where` is the function that was called."""
     check_tensor(where, "x", x)
     check_dtype_and_device(where, "x", x, DTYPES, "x", x)
     if x.dim() == 0 and other is None:
@@ -101,7 +105,7 @@ def check_gate(
 
 
 def check_gate_options(where: str, kind: str, limit: float | None, alpha: float | None) -> None:
-    """The same for what a gate's function is told."""
+    """The same for a gate's options."""
     _check_kind(where, kind, GATES)
     if limit is not None and not number(where, "limit", limit) > 0.0:
         raise ValueError(f"{where}: limit is {limit}; it must be above 0, or None")
@@ -133,7 +137,7 @@ def _check_kind(where: str, kind: str, allowed: tuple[str, ...]) -> None:
 
 
 def constants_of(kind: str, limit: float | None, alpha: float | None) -> tuple[float, float]:
-    """alpha and limit, as given or as the kind has them; NO_BOUND for no limit, as operators take it."""
+    """alpha and limit, as passed or the kind's defaults; NO_BOUND for no limit, as operators expect."""
     if alpha is None:
         alpha = SWIGLU_ALPHA if kind == "swiglu" else 1.0
     if limit is None:
@@ -142,12 +146,12 @@ def constants_of(kind: str, limit: float | None, alpha: float | None) -> tuple[f
 
 
 def bound_argument(bound: float) -> float:
-    """An upper bound as operators take it: below 0 for an infinite one, which AOTInductor's packages cannot be read with."""
+    """An upper bound in the operators' form: below 0 for an infinite one, since AOTInductor's packages with an infinity cannot be read."""
     return NO_BOUND if bound == math.inf else float(bound)
 
 
 def in_torch(x: torch.Tensor, kind: str, alpha: float = 1.0) -> torch.Tensor:
-    """`activation` in PyTorch's operations, in x's dtype."""
+    """`activation` by PyTorch operations, in x's dtype."""
     if kind in ("silu", "swiglu"):
         return F.silu(x) if alpha == 1.0 else x * torch.sigmoid(alpha * x)
     if kind in ("gelu", "gelu_tanh"):
@@ -168,7 +172,7 @@ def gated_in_torch(
     other: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`gated_activation` in PyTorch's operations, in x's dtype."""
+    """`gated_activation` by PyTorch operations, in x's dtype."""
     alpha, limit = constants_of(kind, limit, alpha)
     gate, other = x.chunk(2, -1) if other is None else (x, other)
     if bias is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Attention: softmax(scale Q K^T) V with the meaning that flash-attention gives to shapes, masks and windows."""
+"""Attention: softmax(scale Q K^T) V, with flash-attention's conventions for shapes, masks and windows."""
 
 from __future__ import annotations
 
@@ -95,30 +95,36 @@ def attention(
     deterministic: bool | None = None,
     return_lse: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """softmax(scale q k^T) v; q (B, N, H, D), k (B, N_k, H_k, D), v (B, N_k, H_k, D_v) with H a multiple of H_k.
+    """Softmax attention, softmax(scale q k^T) v, with causal and windowed masks, dropout, sinks, soft-capping and ALiBi.
 
-    All bfloat16 or all float16, D and D_v multiples of 8 up to 256, any lengths. The result is (B, N, H, D_v) in q's dtype:
-    products and sums are float32, rounded once.
+    The result is (B, N, H, D_v) in q's dtype. Products and sums are float32 and rounded once.
 
-    Query head h reads key head h // (H / H_k). Query i stands at key i + N_k - N. causal hides the keys after that
-    place; window_size = (left, right) hides those more than `left` before or `right` after it (negative: no limit). A
-    query that sees no key gives 0. scale defaults to 1 / sqrt(D). layout "bhnd" takes and returns (B, H, N, D).
-    return_lse adds the natural logarithm of each query's sum of exp(scale q k): float32 (B, H, N), -inf where no key
-    is seen. Gradients flow through both results; they are sums in one fixed order, whatever `deterministic` says.
+    - `q`, `k`, `v`: (B, N, H, D), (B, N_k, H_k, D) and (B, N_k, H_k, D_v), all bfloat16 or all float16. H is a multiple of H_k, and query
+      head h reads key head h // (H / H_k). D and D_v are multiples of 8 up to 256; N and N_k are arbitrary.
+    - `causal`: query i is aligned with key i + N_k - N, and the keys after that position are masked.
+    - `window_size`: (left, right); keys more than `left` before or `right` after the query's position are masked. A negative number is
+      no limit. A query for which every key is masked gives 0.
+    - `scale`: 1 / sqrt(D) by default.
+    - `softcap`: if > 0, each scaled score becomes softcap * tanh(score / softcap).
+    - `alibi_slopes`: float32 (H,) or (B, H). After soft-capping, slope times the distance between the query's position and the key is
+      subtracted from each score. Gets no gradient.
+    - `sinks`: (H,), float32, bfloat16 or float16: for each head the score of one additional key without a value. It is part of every
+      query's softmax denominator, but not of the LSE.
+    - `dropout_p`: each weight is dropped with this probability, rounded to a multiple of 2^-16, and the others are divided by the
+      probability of being kept. The LSE is that of all weights. May be combined with sinks, not with softcap or alibi_slopes.
+    - `layout`: "bnhd", or "bhnd", which accepts and returns (B, H, N, D).
+    - `return_lse`: also return the natural logarithm of each query's sum of exp(scale q k): float32 (B, H, N), -inf where every key is
+      masked.
+    - `deterministic`: accepted for compatibility. Gradients flow through both results and are always accumulated in one fixed order.
 
-    softcap > 0 makes softcap * tanh(score / softcap) of each scaled score. alibi_slopes, float32 (H,) or (B, H), subtracts slope
-    times the distance of the query's place and the key from it then, and gets no gradient. sinks (H,), float32, bfloat16 or
-    float16, are scores of one more key for each head, which has no value and is in every query's sum but not in the LSE.
+    Each call with dropout_p > 0 draws a seed from torch's generator of q's device, so torch.manual_seed makes it reproducible. Which
+    weights are dropped depends only on that seed and on the batch, head, query and key indices, not on lengths, masks, strides, dtype or
+    target; the backward pass regenerates the same mask.
 
-    dropout_p drops each weight with that probability, rounded to a multiple of 2^-16, and divides the rest by the
-    probability that they stay; the LSE is of all weights. Each call with dropout_p > 0 draws a seed from torch's
-    generator of q's device, so torch.manual_seed repeats it. Which weights go depends on that seed and on the batch, head,
-    query and key alone, not on lengths, masks, strides, dtype or target; the backward pass finds the same ones again. It goes
-    together with sinks, not with softcap or alibi_slopes.
+    Strided tensors are not copied as long as the last dimension has unit stride, the other strides are even and rows are aligned to 4
+    bytes.
 
-    Any strides do without a copy as long as D has unit stride, the other strides are even and rows begin on 4 bytes.
-
-    Raises TypeError or ValueError, before anything is launched, for a dtype, shape, device or option without a kernel.
+    Raises TypeError or ValueError, before anything is launched, for a dtype, shape, device or option that no kernel supports.
     """
     where = "hipkittens.attention"
     check_layout(where, layout)
@@ -230,14 +236,17 @@ def attention_varlen(
     deterministic: bool | None = None,
     return_lse: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """attention of sequences that lie one after the other: q (T, H, D), k (T_k, H_k, D), v (T_k, H_k, D_v).
+    """Attention over packed sequences of different lengths: q (T, H, D), k (T_k, H_k, D), v (T_k, H_k, D_v).
 
-    Sequence b has rows cu_seqlens_q[b] .. cu_seqlens_q[b + 1] - 1 of q and cu_seqlens_k[b] .. of k: int32 on q's
-    device, from 0 to T and T_k, never falling; a sequence may be empty. max_seqlen_q and max_seqlen_k are at least the
-    longest (they size the launch). causal, scale, window_size, dropout_p (with b as the batch), sinks, softcap, alibi_slopes,
-    deterministic, dtypes and errors are those of `attention`; return_lse gives float32 (H, T).
+    - `cu_seqlens_q`, `cu_seqlens_k`: int32 on q's device, non-decreasing, from 0 to T and T_k. Sequence b consists of rows
+      cu_seqlens_q[b] .. cu_seqlens_q[b + 1] - 1 of q and cu_seqlens_k[b] .. cu_seqlens_k[b + 1] - 1 of k and v; it may be empty.
+    - `max_seqlen_q`, `max_seqlen_k`: at least the longest sequence; they determine the size of the launch.
+    - `return_lse`: also return the LSE, float32 (H, T).
 
-    On a CPU cu_seqlens is checked; on a GPU that would wait for the device, so there it is taken as it is.
+    causal, scale, window_size, dropout_p (with b as the batch index), sinks, softcap, alibi_slopes, deterministic, dtypes and errors are
+    those of `attention`.
+
+    The values of cu_seqlens_q and cu_seqlens_k are validated on a CPU. On a GPU that would require a synchronization, so they are trusted.
     """
     where = "hipkittens.attention_varlen"
     q, k, v = to_autocast_dtype(q, k, v)
@@ -281,14 +290,14 @@ def scale_or_default(where: str, scale: float | None, q: torch.Tensor) -> float:
 
 
 def _draw_seed(dropout_p: float, device: torch.device) -> torch.Tensor | None:
-    """From torch's generator of the device, so that torch.manual_seed repeats the mask."""
+    """A seed from torch's generator of the device, so that torch.manual_seed makes the dropout mask reproducible."""
     if dropout_p == 0.0:
         return None
     return torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=device)
 
 
 def _as_kernels_read(values: torch.Tensor | None) -> torch.Tensor | None:
-    """One float32 for each head, without gaps."""
+    """The values as contiguous float32, one for each head."""
     return None if values is None else values.float().contiguous()
 
 
@@ -322,7 +331,7 @@ def _check_options(where: str, causal: bool, dropout_p: float, deterministic: bo
 def check_sequences(
     where: str, suffix: str, cu_seqlens: torch.Tensor, longest: int, side: str, rows: torch.Tensor
 ) -> None:
-    """Raises for cu_seqlens<suffix> and max_seqlen<suffix> that do not describe sequences of `rows`, the argument called `side`."""
+    """Raises if cu_seqlens<suffix> and max_seqlen<suffix> do not describe sequences of `rows`, the argument named `side`."""
     name = f"cu_seqlens{suffix}"
     if not isinstance(cu_seqlens, torch.Tensor):
         raise TypeError(f"{where}: {name} is {type(cu_seqlens).__name__}; it must be a torch.Tensor")
@@ -385,7 +394,7 @@ def checked_operands(
     dropout_p: float,
     deterministic: bool | None,
 ) -> tuple[float, int, int]:
-    """The scale and both sides of the window. Raises for arguments no kernel takes."""
+    """Checks the arguments and returns the scale and both sides of the window. Raises for arguments that no kernel supports."""
     tensors = {"q": q, "k": k, "v": v}
     for name, value in tensors.items():
         check_tensor(where, name, value)
@@ -447,7 +456,7 @@ def _in_torch(
     softcap: float,
     alibi_slopes: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same in float32 PyTorch, for HIPKITTENS_BACKEND=torch."""
+    """The float32 reference in PyTorch, used with HIPKITTENS_BACKEND=torch."""
     group = q.shape[2] // k.shape[2]
     k, v = (tensor.repeat_interleave(group, dim=2).float().transpose(1, 2) for tensor in (k, v))
     scores = scale * q.float().transpose(1, 2) @ k.mT
@@ -466,7 +475,7 @@ def _in_torch(
 def _packed_in_torch(
     q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, *options
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same, sequence by sequence."""
+    """The reference for packed sequences, one sequence at a time."""
     sizes_q, sizes_k = cu_seqlens_q.diff().tolist(), cu_seqlens_k.diff().tolist()
     slopes = (
         alibi_slopes.unbind()

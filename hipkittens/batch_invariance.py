@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Results that do not depend on what else is in a batch."""
+"""Batch invariance: results that do not depend on what else is in a batch."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from . import _library
 
 
 def set_batch_invariant(enabled: bool) -> bool:
-    """Whether results of a row, a token or a sequence are to have the same bits whatever else a call computes; returns what held before.
+    """Enable or disable batch-invariant results; returns the previous setting.
 
-    It holds for the process and for calls from now on, in every thread, since autograd launches from its own. While it does,
-    no product along K and no attention over keys is split by how many workgroups there are: matrix products are never split,
-    attention is not, and attention to caches in pages has splits of each sequence's own length. That costs time where a batch is
-    small. docs/batch_invariance.md lists what it holds for.
+    While `enabled`, results of a row, a token or a sequence have the same bits whatever else a call computes. The setting applies to the
+    whole process, from now on and in every thread, since autograd launches from its own. While it is enabled, no GEMM along K and no
+    attention over keys is split by the number of workgroups: GEMMs and attention are never split, and attention to paged caches splits by
+    each sequence's own length. This is slower for small batches. docs/batch_invariance.md lists what is covered.
 
     Raises TypeError unless `enabled` is a bool.
     """
@@ -25,18 +25,18 @@ def set_batch_invariant(enabled: bool) -> bool:
 
 
 def is_batch_invariant() -> bool:
-    """What `set_batch_invariant` or `batch_invariant` last said."""
+    """Return the current setting of `set_batch_invariant` or `batch_invariant`."""
     return bool(_library.operators().hipkittens_torch_is_batch_invariant())
 
 
 class batch_invariant(contextlib.ContextDecorator):
-    """`set_batch_invariant(enabled)` for a block or a function, and what held before after it.
+    """Context manager and decorator: `set_batch_invariant(enabled)` inside, and the previous setting afterwards.
 
         with hipkittens.batch_invariant():
             alone = hipkittens.linear(x[:1], weight)
             among = hipkittens.linear(x, weight)  # among[:1] has the bits of alone
 
-    A backward that is to be batch-invariant has to run inside the block as well. Raises TypeError unless `enabled` is a bool.
+    A backward pass that is to be batch-invariant has to run inside the block as well. Raises TypeError unless `enabled` is a bool.
     """
 
     def __init__(self, enabled: bool = True) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Writes into caches of keys and values, and of the latents of multi-head latent attention."""
+"""Writes to paged caches: keys and values, latents of multi-head latent attention, and an indexer's keys."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DTYPES = (torch.bfloat16, torch.float16)
 Layout = Literal["paged", "asm", "nhd", "hnd"]
 # In the order of CacheLayout in csrc/torch/paged_cache.h.
 LAYOUTS = ("paged", "asm", "nhd", "hnd")
-GROUPS = (32, 64, 128)  # of features that have a scale
+GROUPS = (32, 64, 128)  # of features that share a scale
 MOST_SCALED_FEATURES = 512  # most_scaled_features of csrc/kernels/cache/plan.h
 INDEXER_FLOOR = 1e-4  # indexer_floor of csrc/torch/cache_scaled.cpp
 MOST_SHARED_SLOTS = 1024  # most_shared_slots of csrc/kernels/cache/kinds.h
@@ -51,34 +51,32 @@ def cache_write(
     key_scales: torch.Tensor | None = None,
     value_scales: torch.Tensor | None = None,
 ) -> None:
-    """Writes the keys and values of tokens into their slots of paged caches, in one launch.
+    """Write the keys and values of tokens into their slots of paged caches, in one launch.
 
-    key, value  (tokens, heads, features), bfloat16 or float16, any strides; features of value may differ from key's
-    key_cache, value_cache  written in place; slot s is place s % block_size of block s // block_size. By layout, with x elements in 16
-                bytes (8 of bfloat16, 16 of 8-bit codes):
-                "nhd"    (blocks, block_size, heads, features) both (vLLM's reshape_and_cache_flash)
-                "hnd"    (blocks, heads, block_size, features) both
-                "paged"  (blocks, heads, features / x, block_size, x) and (blocks, heads, features, block_size)
-                         (vLLM's reshape_and_cache)
-                "asm"    as paged, and (blocks, heads, block_size / x, features, x) (AITER's asm_layout)
-                Their dtype is key's, or the target's float8 (e4m3fnuz on gfx942, e4m3fn on gfx950), or torch.uint8 for its bytes,
-                or torch.int8.
-                Strides are free, 64-bit addresses reach everything; no two elements may share memory.
-    slots       int32 or int64, (tokens,). A negative one is written nowhere. One behind the last slot raises RuntimeError for CPU
-                tensors, and is written nowhere on a GPU. Of two tokens with one slot, either may be the one that is left.
-    k_scale, v_scale  one float32 each, of caches of float8 or int8: float32(x) * (1 / scale), clamped to the largest code (127 of
-                int8, whose least is -127), rounded to nearest even. None is 1. A NaN becomes the code's, and 0 of int8.
-    key_scales, value_scales  both or none: float32, (blocks, block_size, heads), any strides, of caches of float8 or int8 and heads of up
-                to 512 features. They are written, too: the largest magnitude of each head of a token over the largest code, 1 of zeros;
-                codes are of float32(x) * (1 / scale), as `quantize` has them of rows.
-                Or (groups, heads), of any features: of each head of the group that slot s * groups // slots is in, of up to 1024
-                slots, such as those of a block. A group whose first place is written has the largest magnitude of what is written
-                to it, 1e-6 at least, over the largest code. Any other has that or the scale it had, whichever is larger; where it
-                grows, what is in the places before the first one that is written becomes code * old / new, rounded. Fill a
-                group's places from its first on. NaN does not count. Of two tokens with one slot the later one is left, and counts
+    - `key`, `value`: (tokens, heads, features), bfloat16 or float16, any strides; value may have another number of features than key.
+    - `key_cache`, `value_cache`: written in place; slot s is position s % block_size of block s // block_size. Shapes by `layout`, with x
+      elements in 16 bytes (8 of bfloat16, 16 of 8-bit values):
+      "nhd" (blocks, block_size, heads, features) for both (vLLM's reshape_and_cache_flash);
+      "hnd" (blocks, heads, block_size, features) for both;
+      "paged" (blocks, heads, features / x, block_size, x) and (blocks, heads, features, block_size) (vLLM's reshape_and_cache);
+      "asm" as "paged", with value_cache (blocks, heads, block_size / x, features, x) (AITER's asm_layout).
+      Their dtype is key's, or the target's float8 (e4m3fnuz on gfx942, e4m3fn on gfx950), torch.uint8 for its bytes, or torch.int8. Any
+      strides, with 64-bit addresses; no two elements may share memory.
+    - `slots`: int32 or int64, (tokens,). Tokens with a negative slot are not written. A slot past the last one raises RuntimeError for CPU
+      tensors, and is ignored on a GPU. If two tokens have the same slot, either may be kept.
+    - `k_scale`, `v_scale`: one float32 each, for caches of float8 or int8: float32(x) * (1 / scale) is clamped to the largest code (int8:
+      -127 .. 127) and rounded to nearest even. None is 1. A NaN becomes the format's NaN, and 0 in int8.
+    - `key_scales`, `value_scales`: both or none, for caches of float8 or int8; float32 tensors that are written as well.
+      (blocks, block_size, heads), any strides, with up to 512 features per head: the scale is the largest magnitude of each head of a token
+      over the largest code, 1 for zeros; codes are computed from float32(x) * (1 / scale), like `quantize` for rows.
+      (groups, heads), any number of features: one scale for each head of the group s * groups // slots of slot s, up to 1024 slots, such
+      as those of a block. If a group's first slot is written, the scale is the largest magnitude written to the group, at least 1e-6, over
+      the largest code. Otherwise it is the larger of that and the previous scale; if it grows, values in the slots before the first
+      written one become code * old / new, rounded. Fill the slots of a group from its first one on. NaN is ignored. If two tokens have the
+      same slot, the later one is kept, and only that one counts.
 
-    No gradient: raises ValueError where one would be recorded. Raises TypeError or ValueError, before anything is launched, for
-    what has no kernel.
+    Not differentiable: raises ValueError where autograd would record the call. Raises TypeError or ValueError, before anything is launched,
+    for arguments that no kernel supports.
     """
     where = "hipkittens.cache_write"
     if layout not in LAYOUTS:
@@ -126,16 +124,16 @@ def mla_cache_write(
     *,
     scale: torch.Tensor | None = None,
 ) -> None:
-    """Writes latents and rotary keys beside each other into the slots of a cache of multi-head latent attention, in one launch.
+    """Write latents and rotary keys into the slots of a cache for multi-head latent attention, in one launch.
 
-    kv_c      (tokens, latent), k_pe (tokens, rotary) or (tokens, 1, rotary): bfloat16 or float16. 512 and 64 in DeepSeek V3
-    kv_cache  (blocks, block_size, latent + rotary), written in place; dtypes as in `cache_write`. Or, of bfloat16 rows of 512 and 64
-              features, (blocks, block_size, 656) of torch.uint8, torch.int8 or torch.float8_e4m3fn, in two launches: the rows with scales
-              of their own that `attention_mla` reads. A scale is the largest magnitude of 128 features over 448, 1 of zeros; codes
-              are of float32(x) * (1 / scale)
-    slots, scale  as in `cache_write`; one scale for both, and none of rows with scales of their own
+    - `kv_c`, `k_pe`: (tokens, latent), and (tokens, rotary) or (tokens, 1, rotary): bfloat16 or float16. 512 and 64 in DeepSeek V3.
+    - `kv_cache`: (blocks, block_size, latent + rotary), written in place; dtypes as in `cache_write`. For bfloat16 rows of 512 and 64
+      features also (blocks, block_size, 656) of torch.uint8, torch.int8 or torch.float8_e4m3fn, in two launches: rows that contain their
+      own scales, as `attention_mla` reads them. A scale is the largest magnitude of 128 features over 448, 1 for zeros; codes are computed
+      from float32(x) * (1 / scale).
+    - `slots`, `scale`: as in `cache_write`; one scale for both parts, and none for rows with their own scales.
 
-    No gradient, and errors as in `cache_write`.
+    Not differentiable; errors as in `cache_write`.
     """
     where = "hipkittens.mla_cache_write"
     _check_rows(where, "kv_c", kv_c, "kv_c", kv_c, (2,), "(tokens, latent)")
@@ -182,16 +180,18 @@ def indexer_cache_write(
     group: int = 128,
     powers_of_two: bool = False,
 ) -> None:
-    """Writes an indexer's keys as 8-bit floats with their scales into the cache that `mqa_logits_paged` reads, in one launch.
+    """Quantize an indexer's keys to 8-bit floats and write them, with their scales, to the cache that `mqa_logits_paged` reads.
 
-    k         (tokens, features), bfloat16 or float16, any strides; a whole number of groups, 512 features at most
-    kv_cache  (blocks, block_size, features + 4 * features / group), the target's float8 or torch.uint8, written in place. A block is
-              contiguous, and begins on 4 bytes: the codes of its slots, then their float32 scales. DeepGEMM's, vLLM's and AITER's
-    slots     as in `cache_write`
-    group     32, 64 or 128 features have a scale: their largest magnitude, 1e-4 at least, over the largest code
-    powers_of_two  scales are the least power of two that is not below that ("ue8m0")
+    One launch. The cache format is that of DeepGEMM, vLLM and AITER.
 
-    Codes are round(float32(k) * (1 / scale)). No gradient, and errors as in `cache_write`.
+    - `k`: (tokens, features), bfloat16 or float16, any strides; a whole number of groups, at most 512 features.
+    - `kv_cache`: (blocks, block_size, features + 4 * features / group), the target's float8 or torch.uint8, written in place. A block is
+      contiguous and aligned to 4 bytes: the codes of its slots, then their float32 scales.
+    - `slots`: as in `cache_write`.
+    - `group`: 32, 64 or 128 features share a scale: their largest magnitude, at least 1e-4, over the largest code.
+    - `powers_of_two`: round scales up to a power of two ("ue8m0").
+
+    Codes are round(float32(k) * (1 / scale)). Not differentiable; errors as in `cache_write`.
     """
     where = "hipkittens.indexer_cache_write"
     _check_rows(where, "k", k, "k", k, (2,), "(tokens, features)")
@@ -213,7 +213,7 @@ def indexer_cache_write(
         )
     size = kv_cache.shape[1]
     apart = kv_cache.stride(2) != 1 or (size > 1 and kv_cache.stride(1) != row)
-    # Under torch.compile nobody knows where a view begins: the operator looks at it again.
+    # Under torch.compile the address of a view is unknown: the operator checks it again.
     begin = 0 if torch.compiler.is_compiling() else kv_cache.storage_offset()
     if apart or kv_cache.stride(0) % 4 or begin % 4:
         raise ValueError(
@@ -233,12 +233,12 @@ def is_quantized(cache: torch.Tensor) -> bool:
 
 
 def as_operand(cache: torch.Tensor) -> torch.Tensor:
-    """As the operators take it, for which bytes are 8-bit floats and integers are integers."""
+    """The cache as operators expect it: 8-bit floats as bytes, int8 as int8."""
     return cache.view(torch.uint8) if is_quantized(cache) and cache.dtype != torch.int8 else cache
 
 
 def mark_written(*caches: torch.Tensor) -> None:
-    """Tells autograd, which a mutating operator of one's own does not."""
+    """Tells autograd that the caches were written, which a custom mutating operator does not."""
     for cache in caches:
         torch.autograd.graph.increment_version(cache)
 
@@ -246,7 +246,7 @@ def mark_written(*caches: torch.Tensor) -> None:
 def shapes_of(
     layout: Layout, heads: int, key_features: int, value_features: int, itemsize: int
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Sizes of the caches of keys and of values; words are free."""
+    """Sizes of the caches of keys and of values; strings stand for any size."""
     x = 16 // itemsize
     if layout == "nhd":
         return ("blocks", "block_size", heads, key_features), ("blocks", "block_size", heads, value_features)
@@ -314,7 +314,7 @@ def check_latent_cache(
     kv_cache: torch.Tensor,
     scale: torch.Tensor | None,
 ) -> None:
-    """Raises for a cache that latents and rotary keys cannot be written to. of_slot: the shapes that a slot may have."""
+    """Raises for a cache that latents and rotary keys cannot be written to. of_slot: the allowed shapes of a slot."""
     _check_cache(where, "kv_cache", kv_cache, name, rows)
     if tuple(kv_cache.shape[2:]) not in of_slot:
         shapes = " or ".join(f"(blocks, block_size, {', '.join(map(str, sizes))})" for sizes in of_slot)
@@ -392,7 +392,7 @@ def _write_shared_scale(key, value, key_cache, value_cache, key_scales, value_sc
 
 
 def _share_scales(rows, codes, scales, slots) -> torch.Tensor:
-    """Codes (slots, heads, features) after the write, and scales in place."""
+    """Returns the codes (slots, heads, features) after the write; updates scales in place."""
     if len(rows) == 0:
         return codes
     groups, size, dtype = scales.shape[0], codes.shape[0] // scales.shape[0], codes.dtype
@@ -417,7 +417,7 @@ def _share_scales(rows, codes, scales, slots) -> torch.Tensor:
 
 
 def _each_slot(scales, size):
-    """Of groups: (slots, heads, 1)."""
+    """Scales of groups as (slots, heads, 1)."""
     return scales.repeat_interleave(size, 0)[..., None]
 
 
@@ -439,7 +439,7 @@ def _write_scaled(key, value, key_cache, value_cache, key_scales, value_scales, 
 
 
 def _scales_of(rows, dtype, floor):
-    """Of the last dimension, which stays."""
+    """Scales over the last dimension, which is kept."""
     largest = rows.float().abs().amax(-1, keepdim=True).clamp_min(floor)
     scales = largest / _largest(dtype)
     return torch.where(scales == 0, 1.0, scales)
@@ -464,7 +464,7 @@ def _write_indexer_in_torch(k, kv_cache, slots, group, powers_of_two) -> None:
 
 
 def _slot_counts(cache: torch.Tensor, sizes: tuple[Any, ...]) -> tuple[int, int]:
-    """Blocks, and slots of each."""
+    """The number of blocks, and of slots in each."""
     axis = next(i for i, size in enumerate(sizes) if isinstance(size, str) and size.startswith("block_size"))
     return cache.shape[0], cache.shape[axis] * (sizes[-1] if sizes[axis] != "block_size" else 1)
 
@@ -491,7 +491,7 @@ def _check_rows(where, name, rows, first_name, first, dimensions, shape) -> None
 
 
 def check_slots(where: str, slots: torch.Tensor, tokens: int, first_name: str, first: torch.Tensor) -> None:
-    """Raises for what is no slot for each token."""
+    """Raises unless there is a slot for each token."""
     check_tensor(where, "slots", slots)
     check_dtype_and_device(where, "slots", slots, (torch.int32, torch.int64), first_name, first)
     if slots.dim() != 1 or slots.shape[0] != tokens:
@@ -517,7 +517,7 @@ def _check_slots_are_apart(where, name, cache) -> None:
 def check_scale(
     where: str, name: str, scale: torch.Tensor | None, first_name: str, first: torch.Tensor
 ) -> None:
-    """Raises for what is no single float32."""
+    """Raises unless the scale is a single float32."""
     if scale is None:
         return
     check_tensor(where, name, scale)
@@ -535,7 +535,7 @@ def _check_scale(where, name, scale, cache_name, cache) -> None:
 
 
 def _by_slot(cache: torch.Tensor, layout: Layout, values: bool) -> torch.Tensor:
-    """The cache with its blocks and places, or groups of places, first, and then head and features."""
+    """The cache with its blocks and positions, or groups of positions, first, followed by head and features."""
     if layout == "nhd":
         return cache
     if layout == "hnd" or (layout == "paged" and values):
@@ -552,7 +552,7 @@ def rounded_to_codes(rows: torch.Tensor, dtype: torch.dtype, scale: torch.Tensor
 
 
 def _codes_in(cache: torch.Tensor) -> torch.dtype:
-    """What the bytes of a quantised cache are."""
+    """The dtype of the bytes of a quantized cache."""
     return torch.int8 if cache.dtype == torch.int8 else dtype_of("fp8", cache.device)
 
 
@@ -561,7 +561,7 @@ def _largest(dtype: torch.dtype) -> float:
 
 
 def write_in_torch(cache, rows, slots, scale, grouped=False) -> None:
-    """`cache` as _by_slot returns it; grouped: its second and third dimension are those of places."""
+    """`cache` as returned by _by_slot; grouped: its second and third dimensions are both of positions."""
     kept = slots >= 0
     slots, rows = slots[kept].long(), rows[kept]
     block_size = cache.shape[1] * (cache.shape[2] if grouped else 1)

@@ -59,7 +59,7 @@ def _info(arguments: argparse.Namespace) -> int:
         unset = f"not set, {row.default}" if row.default else "not set"
         allowed = f": {', '.join(row.allowed)}" if row.allowed else ""
         table.add_row(row.variable, f"{unset if value is None else value} ({row.meaning}{allowed})")
-    if sys.stdout.isatty():  # words, which may be folded
+    if sys.stdout.isatty():  # text, which may be wrapped
         Console().print(table)
     else:
         print_whole(table)
@@ -297,10 +297,10 @@ def _parser() -> argparse.ArgumentParser:
     demo = command(
         commands, "demo", _demo, "run the kernels on real tensors in the simulator and compare with PyTorch"
     )
-    demo.add_argument("--target", choices=TARGETS, help="only this one")
-    command(commands, "info", _info, "what is installed and where calls run")
+    demo.add_argument("--target", choices=TARGETS, help="only this target")
+    command(commands, "info", _info, "show what is installed and where calls run")
     doctor = command(
-        commands, "doctor", _doctor, "find out what works here, and what to do about what does not"
+        commands, "doctor", _doctor, "check what works on this machine, and how to fix what does not"
     )
     doctor.add_argument(
         "--report", metavar="FILE", help="write the text for a bug report to FILE, or print it (-)"
@@ -309,74 +309,88 @@ def _parser() -> argparse.ArgumentParser:
         commands,
         "probe",
         _probe,
-        "ask the GPU, or else the simulated ones, whether what kernels and simulator assume of them holds",
+        "test on the GPU, or on the simulated ones, whether the assumptions of the kernels and the simulator hold",
     )
     probe.add_argument(
-        "--target", choices=TARGETS, help="ask this simulated GPU, although there is a real one"
+        "--target", choices=TARGETS, help="test this simulated GPU, even if there is a real one"
     )
-    probe.add_argument("--gpu", type=int, metavar="N", help="ask this one of several GPUs (default: 0)")
-    probe.add_argument("--only", action="append", metavar="NAME", help="this fact; may be given again")
-    probe.add_argument("--report", metavar="FILE", help="write everything found as JSON, to send back")
+    probe.add_argument("--gpu", type=int, metavar="N", help="index of the GPU to test (default: 0)")
+    probe.add_argument("--only", action="append", metavar="NAME", help="only this fact; may be repeated")
+    probe.add_argument("--report", metavar="FILE", help="write all results as JSON, to send back")
     from .profiling import bench_command, profile_command, trace_command
 
     for name, module, help in (
         (
             "bench",
             bench_command,
-            "how fast an operation is beside other libraries: modelled here, measured on a GPU",
+            "benchmark an operation against other libraries: measured on a GPU, modelled without one",
         ),
         (
             "profile",
             profile_command,
-            "what each instruction costs in the cycle model, and what the bottleneck is",
+            "show the cost of each instruction in the cycle model, and the bottleneck",
         ),
-        ("trace", trace_command, "a timeline of a modelled launch, for ui.perfetto.dev"),
+        ("trace", trace_command, "write a timeline of a modelled launch, for ui.perfetto.dev"),
     ):
         added = command(commands, name, _profiling, help)
         added.set_defaults(main=module.main, command_name=name)
         module.add_arguments(added)
     command(commands, "verify", _verify, "check the sha256 of every code object")
     patch = command(
-        commands, "patch", _patch, "what hipkittens.patch would replace in a model, and why not the rest"
+        commands, "patch", _patch, "show what hipkittens.patch would replace in a model, and why not the rest"
     )
     patch.add_argument(
-        "--dry-run", action="store_true", required=True, help="needed: a command has no model to change"
+        "--dry-run",
+        action="store_true",
+        required=True,
+        help="required, since the command has no model to change",
     )
     patch.add_argument("--linear", action="store_true", help="also torch.nn.Linear")
-    patch.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), help="of the tensors in a call")
+    patch.add_argument(
+        "--dtype", choices=("bfloat16", "float16", "float32"), help="dtype of the tensors in a call"
+    )
     patch.add_argument(
         "model",
         metavar="MODEL",
-        help="a folder with config.json, MODULE:FACTORY, or a configuration class of Transformers (LlamaConfig)",
+        help="a folder with config.json, MODULE:FACTORY, or a Transformers configuration class (LlamaConfig)",
     )
     sim = commands.add_parser("sim", help="the simulator").add_subparsers(required=True, metavar="COMMAND")
-    coverage = command(sim, "coverage", _sim_coverage, "which instructions of code objects it can run")
+    coverage = command(
+        sim, "coverage", _sim_coverage, "show which instructions of code objects the simulator can run"
+    )
     coverage.add_argument(
         "files",
         nargs="+",
         metavar="FILE",
-        help="code objects, offload bundles, or folders, wheels and zip files of them",
+        help="code objects, offload bundles, or folders, wheels and zip files that contain them",
     )
-    run = sim.add_parser("run", help="run a program of HIP's with the simulator as its libamdhip64")
+    run = sim.add_parser("run", help="run a HIP program with the simulator as its libamdhip64")
     run.set_defaults(function=_sim_run)
     run.add_argument(
         "--target",
         choices=TARGETS,
         default=ARCH.read(),
-        help="the GPU that it finds (default: HIPKITTENS_ARCH, or gfx942)",
+        help="the GPU that the program sees (default: HIPKITTENS_ARCH, or gfx942)",
     )
-    run.add_argument("--devices", type=int, default=1, help="how many of it (default: 1)")
+    run.add_argument("--devices", type=int, default=1, help="number of GPUs (default: 1)")
     run.add_argument("program", nargs="+", metavar="PROGRAM", help="for example: -- ./saxpy")
     run.usage = "hipkittens sim run [-h] [--target TARGET] [--devices N] -- PROGRAM [ARGUMENT ...]"
     check = command(
-        sim, "check", _sim_check, "run a program with the simulator's checkers on, and say what they found"
+        sim,
+        "check",
+        _sim_check,
+        "run a program with the simulator's checkers enabled, and report their findings",
     )
-    check.add_argument("--checks", default="all", help="all (default), or some of " + ", ".join(CHECKERS))
-    check.add_argument("--notes", action="store_true", help="also remarks about speed")
+    check.add_argument(
+        "--checks", default="all", help="all (default), or a comma-separated subset of " + ", ".join(CHECKERS)
+    )
+    check.add_argument("--notes", action="store_true", help="also print notes about performance")
     check.add_argument("program", nargs="+", metavar="PROGRAM", help="for example: -- python train.py")
     check.usage = "hipkittens sim check [-h] [--json] [--checks CHECKS] [--notes] -- PROGRAM [ARGUMENT ...]"
-    debug = command(sim, "debug", _sim_debug, "stop the launches of a program, and look at waves and memory")
-    debug.add_argument("--target", choices=TARGETS, help="the GPU that it finds (default: as it asks for)")
+    debug = command(sim, "debug", _sim_debug, "stop at launches of a program, and inspect waves and memory")
+    debug.add_argument(
+        "--target", choices=TARGETS, help="the GPU that the program sees (default: the one that it requests)"
+    )
     debug.add_argument(
         "--checks", help="stop at findings of all checkers, or of some: " + ", ".join(CHECKERS)
     )
@@ -386,18 +400,18 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="COMMAND",
-        help="run this one first; may be repeated",
+        help="run this command first; may be repeated",
     )
     debug.add_argument(
         "--against",
         default="",
         metavar="COMMAND",
-        help="another program, for `compare`: its launches beside this one's",
+        help="another program, for `compare`, whose launches are compared with this one's",
     )
     debug.add_argument(
         "--against-target",
         choices=TARGETS,
-        help="the GPU that the other program finds (default program: this one)",
+        help="the GPU that the other program sees (default program: this one)",
     )
     debug.add_argument(
         "--adapter",
@@ -413,22 +427,22 @@ def _parser() -> argparse.ArgumentParser:
     kernels = commands.add_parser("kernels", help="the kernels in this installation").add_subparsers(
         required=True, metavar="COMMAND"
     )
-    listing = command(kernels, "list", _kernels_list, "one line per kernel")
+    listing = command(kernels, "list", _kernels_list, "list the kernels, one per line")
     listing.add_argument(
         "--resources",
         action="store_true",
-        help="run each kernel in the simulator, and say what it takes of a compute unit and does in its hot loop",
+        help="run each kernel in the simulator, and report its use of a compute unit and its hot loop",
     )
     listing.add_argument(
         "--folder",
         action="append",
         default=[],
-        help="only kernels of this folder of csrc/kernels, such as gemm; more than one --folder adds up",
+        help="only kernels of this folder of csrc/kernels, such as gemm; may be repeated",
     )
-    show = command(kernels, "show", _kernels_show, "what the index says of one kernel")
-    disassemble = command(kernels, "disasm", _kernels_disassemble, "the instructions of one kernel")
+    show = command(kernels, "show", _kernels_show, "show the index entry of one kernel")
+    disassemble = command(kernels, "disasm", _kernels_disassemble, "show the instructions of one kernel")
     for added in (listing, show, disassemble):
-        added.add_argument("--target", choices=TARGETS, help="only this one")
+        added.add_argument("--target", choices=TARGETS, help="only this target")
     for added in (show, disassemble):
         added.add_argument("name", metavar="NAME")
     return parser

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Causal convolutions of each channel by itself over time, as state space models and gated delta rules have them."""
+"""Causal depthwise 1-D convolutions over time, as in state space models and gated delta rules."""
 
 from __future__ import annotations
 
@@ -66,27 +66,28 @@ def causal_conv1d(
     pad_slot_id: int = -1,
     split: Sequence[int] | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """act(bias[c] + sum over j of weight[c, j] * x[c, t - width + 1 + j]): a convolution that sees no later time.
+    """Causal depthwise 1-D convolution with an optional fused activation, over whole, packed or continued sequences.
 
-    x is (batch, channels, times) or (channels, times), in bfloat16, float16 or float32; weight (channels, width) with a width of
-    2, 3 or 4, and bias (channels), of x's dtype. Sums are float32, from bias on in the order of j, and rounded once, after the
-    activation: None or "silu". Either the times or the channels of x may be neighbours in memory, without a copy; the result is
-    laid out likewise. x, weight and bias get gradients.
+    Computes act(bias[c] + sum over j of weight[c, j] * x[c, t - width + 1 + j]).
 
-    query_start_loc: int32 or int64, (sequences + 1). x is (channels, times) with sequences packed one after the other, which begin
-    there; the last element is where the last one ends, and what is behind it gives 0.
+    - `x`: (batch, channels, times) or (channels, times), bfloat16, float16 or float32. Either times or channels may be contiguous in
+      memory, without a copy; the result has the same layout.
+    - `weight`, `bias`: (channels, width), width 2, 3 or 4, and (channels), in x's dtype. Sums are float32, starting from bias in the order
+      of j, and rounded once, after the activation.
+    - `activation`: None or "silu".
+    - `query_start_loc`: int32 or int64, (sequences + 1). x is then (channels, times) with packed sequences that begin there; the last
+      element is the end of the last one, and the result past it is 0.
+    - `conv_states`: (slots, channels, width - 1), any strides, in x's dtype: the inputs before each sequence, where has_initial_state is
+      True, and zeros elsewhere. It is then updated in place with the last width - 1 inputs, which for a shorter sequence include previous
+      ones. No gradients with it, and no two sequences may share a slot.
+    - `cache_indices`: int32 or int64, the slot of each sequence; by default its index. A sequence at `pad_slot_id`, or at a slot that does
+      not exist, gives 0 and changes no state.
+    - `has_initial_state`: bool, one for each sequence; by default False for all.
+    - `split`: three numbers of channels that add up to all, such as those of queries, keys and values. The result is then three tensors,
+      each as dense as the single one would be, from the same launch.
 
-    conv_states: (slots, channels, width - 1), any strides, of x's dtype. What was before each sequence where has_initial_state
-    (bool, one for each sequence; default: nowhere) says so, zeros elsewhere; in place it then takes the last width - 1 inputs, with
-    what was before a sequence that is shorter. cache_indices, int32 or int64: the slot of each sequence, by default its number. A
-    sequence at pad_slot_id, or at a slot that does not exist, gives 0 and changes no state. No two sequences may share a slot. No
-    gradients then.
-
-    split: three numbers of channels, all together, such as those of queries, keys and values: the result then is three tensors, each as
-    dense as the one would be, from the same launch.
-
-    Under torch.autocast x, weight and bias are in its dtype. Raises TypeError or ValueError, before anything is launched, for what
-    has no kernel.
+    x, weight and bias have gradients. Under torch.autocast they are in its dtype. Raises TypeError or ValueError, before anything is
+    launched, for arguments that no kernel supports.
     """
     where = "hipkittens.causal_conv1d"
     check_tensor(where, "x", x)
@@ -189,22 +190,21 @@ def causal_conv1d_update(
     pad_slot_id: int = -1,
     split: Sequence[int] | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`causal_conv1d` of sequences that go on: what was before them is in conv_state, which takes x in place. For decoding.
+    """Continue `causal_conv1d` by one or more time steps with the inputs kept in conv_state, which is updated in place; for decoding.
 
-    x is (batch, channels) or (batch, channels, times), conv_state (slots, channels, columns) of x's dtype and any strides, with
-    width - 1 columns or more; weight, bias and activation are `causal_conv1d`'s. The last width - 1 columns are what was before;
-    afterwards the last columns are x, and what was there has moved up before it.
+    - `x`: (batch, channels) or (batch, channels, times).
+    - `conv_state`: (slots, channels, columns), in x's dtype, any strides, with at least width - 1 columns. The last width - 1 columns are
+      the previous inputs; afterwards the last columns are x, and the previous contents have been shifted to the front.
+    - `weight`, `bias`, `activation`, `split`: as in `causal_conv1d`.
+    - `conv_state_indices`: int32 or int64, (batch), the slot of each sequence; by default its index. A sequence at `pad_slot_id`, or at a
+      slot that does not exist, gives 0 and changes no state. No two sequences may share a slot.
+    - `cache_seqlens`: int32 or int64, (batch). The columns are a ring buffer: x is written from column cache_seqlens % columns on, and the
+      previous inputs are in the columns before it.
+    - `num_accepted_tokens`: int32 or int64, (batch), for speculative decoding: how many inputs of the last call, which had as many as this
+      one, are accepted (1 to times). The sequence continues after them. conv_state has at least width - 2 + times columns, of which the
+      first width - 2 + times are used.
 
-    conv_state_indices: int32 or int64, (batch), the slot of each sequence; by default its number. A sequence at pad_slot_id, or at
-    a slot that does not exist, gives 0 and changes no state. No two sequences may share a slot.
-    cache_seqlens: int32 or int64, (batch). The columns are a ring: x is written from column cache_seqlens % columns on, and what was
-    before it is in the columns before that.
-    num_accepted_tokens: int32 or int64, (batch). Of the inputs of the last call, which had as many, so many count (1 to times), and
-    the sequence goes on behind them: speculative decoding. conv_state has width - 2 + times columns or more, of which these are used.
-
-    split is as in `causal_conv1d`.
-
-    No gradients. Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    Not differentiable. Raises TypeError or ValueError, before anything is launched, for arguments that no kernel supports.
     """
     where = "hipkittens.causal_conv1d_update"
     check_tensor(where, "x", x)
@@ -256,7 +256,7 @@ def causal_conv1d_update(
 
 
 def _by_rows(operator, x, tensors, activation, split):
-    """Rows are what is contiguous: the times of a channel, or the channels of a time."""
+    """Rows are contiguous: the times of a channel, or the channels of a time step."""
     channels_last = x.stride(1) == 1
     rows = x.transpose(1, 2) if channels_last else x
     options = (channels_last, activation == "silu")
@@ -272,7 +272,7 @@ def _parts(y, split):
 
 
 def _each(y, function):
-    """Of one result, or of the parts of a split."""
+    """Applies the function to a single result, or to each part of a split."""
     return function(y) if isinstance(y, torch.Tensor) else tuple(map(function, y))
 
 
@@ -369,7 +369,7 @@ def _flags(where, value, x, count) -> torch.Tensor:
 
 
 def _convolved(x, weight, bias, activation):
-    """Of x (batch, channels, width - 1 + times)."""
+    """The convolution of x (batch, channels, width - 1 + times)."""
     y = F.conv1d(x, weight.unsqueeze(1), bias, groups=weight.shape[0])
     return F.silu(y) if activation else y
 
@@ -386,7 +386,7 @@ def in_torch(
     positions=None,
     accepted=None,
 ):
-    """Both functions in PyTorch's operations, of x (batch, channels, times), rounded once if x is narrower than float32."""
+    """Both functions by PyTorch operations, for x (batch, channels, times); rounded once if x is narrower than float32."""
     before, wide = weight.shape[1] - 1, torch.promote_types(x.dtype, torch.float32)
     taps, offset = weight.to(wide), None if bias is None else bias.to(wide)
     if starts is None and states is None:
@@ -421,7 +421,7 @@ def in_torch(
 
 
 def _continued(state, old, own, before, number, positions, accepted):
-    """What was before, of the columns `old`; `state` takes what is next."""
+    """The previous inputs, from the columns `old`; `state` is updated for the next call."""
     times, columns = own.shape[-1], old.shape[-1]
     if positions is not None:
         position = int(positions[number])

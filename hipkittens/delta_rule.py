@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Gated delta rules: linear attention whose state forgets and corrects itself, as Qwen3-Next and Qwen3.5 have it."""
+"""Gated delta rules: linear attention with a decaying, self-correcting state, as in Qwen3-Next and Qwen3.5."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LARGEST_KEY_WITH_GRADIENT = {
     torch.bfloat16: 256,
     torch.float16: 256,
     torch.float32: 128,
-}  # of the rows of kind gradient
+}  # for the rows of kind gradient
 _UNIT = 8  # elements of q, k and v that are read at once
 
 
@@ -105,31 +105,33 @@ def gated_delta_rule(
     cu_seqlens: torch.Tensor | None = None,
     state_layout: str = "kv",
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """The outputs (batch, tokens, HV, V) of gated delta rules; with `return_state` also their states after the last token, float32.
+    """Gated delta rule (linear attention of Qwen3-Next and Qwen3.5) over whole sequences; returns outputs (batch, tokens, HV, V).
 
-    Each value head has a state S of K x V, and for each of its tokens
+    Each value head has a state S of K x V. For each of its tokens
 
         S = exp(g) S;  S = S + k (beta (v - S^T k))^T;  o = scale S^T q
 
-    q, k (batch, tokens, H, K) and v (batch, tokens, HV, V) in bfloat16, float16 or float32, in any layout whose last dimension is
-    contiguous; HV is a multiple of H, and value head i has the query and key of head i // (HV / H). K up to 256 (in float32 128 where a
-    gradient is asked for). g, the natural logarithm of the decay, not positive, and beta: (batch, tokens, HV), any of these dtypes, computed
-    with in float32. scale: K ** -0.5 by default.
+    - `q`, `k`, `v`: (batch, tokens, H, K) twice and (batch, tokens, HV, V), bfloat16, float16 or float32, in any layout with a contiguous
+      last dimension. HV is a multiple of H, and value head i uses the query and key of head i // (HV / H). K is up to 256 (in float32 128
+      if gradients are required).
+    - `g`, `beta`: (batch, tokens, HV), any of these dtypes, converted to float32. g is the natural logarithm of the decay, not positive.
+    - `scale`: K ** -0.5 by default.
+    - `initial_state`: (sequences, HV, K, V), zeros by default.
+    - `return_state`: also return the states after the last token, float32.
+    - `state_layout`: "kv"; with "vk" initial and returned states are (sequences, HV, V, K).
+    - `l2norm`: first divide q and k by the square root of 1e-6 + the sum of their squares.
+    - `A_log`, `dt_bias`: (HV). g is then the x of the decay's logarithm -exp(A_log) softplus(x + dt_bias).
+    - `beta_logits`: beta is the sigmoid of the argument.
+    - `cu_seqlens`: int32 or int64, (sequences + 1), for packed sequences in a batch of one: the start of each, and the end of the last one.
+      Tokens past it give 0. It is read on the device.
 
-    l2norm        q and k are divided by the square root of 1e-6 + the sum of their squares first.
-    A_log, dt_bias  (HV). g is then x of the decay's logarithm -exp(A_log) softplus(x + dt_bias).
-    beta_logits   beta is the sigmoid of what is passed.
-    cu_seqlens    int32 or int64, (sequences + 1): where each sequence of a batch of one begins, and where the last one ends; tokens
-                  behind that give 0. It is read on the device.
-    initial_state (sequences, HV, K, V), zeros by default; (sequences, HV, V, K) if state_layout is "vk", which the returned one is then.
+    From 17 tokens on, chunks of 64 tokens are computed as matrix products, in which float32 intermediates are represented as sums of two
+    elements. Fewer tokens, and float32 with K above 128, are computed sequentially in float32. Either way states are float32 and results
+    are rounded once; two runs give the same bytes, and packed sequences those of separate calls. In float16, states and inverses of the
+    chunks' systems above 65504 overflow; keys that are unit vectors keep them small. Differentiable in all tensors but cu_seqlens. Under
+    torch.autocast q, k and v are in its dtype.
 
-    From 17 tokens on they are computed in chunks of 64 as matrix products, in which floats that are not inputs are sums of two
-    elements; fewer tokens, and float32 with K above 128, one after the other in float32. Either way states are float32, results are
-    rounded once, two runs give the same bytes, and packed sequences those of separate calls. In float16, states and inverses of
-    chunks' systems above 65504 overflow; keys that are unit vectors keep them small. Differentiable in all tensors but cu_seqlens.
-    Under torch.autocast q, k and v are in its dtype.
-
-    Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    Raises TypeError or ValueError, before anything is launched, for arguments that no kernel supports.
     """
     where = "hipkittens.gated_delta_rule"
     check_tensor(where, "q", q)
@@ -190,22 +192,22 @@ def gated_delta_step(
     cu_seqlens: torch.Tensor | None = None,
     state_layout: str = "kv",
 ) -> torch.Tensor:
-    """`gated_delta_rule` of sequences that go on, whose states are changed in place. For decoding; gates are computed in the kernel.
+    """Continue `gated_delta_rule` by one or more tokens, with states that are updated in place; for decoding.
 
-    q, k, v, g, beta, scale, l2norm, A_log, dt_bias and beta_logits are `gated_delta_rule`'s.
+    Gates are computed in the kernel. Returns the outputs.
 
-    state: (slots, HV, K, V), or (slots, HV, V, K) if state_layout is "vk", in float32 or, with bfloat16 inputs, bfloat16 (rounded to
-    nearest even after the last token); its last dimension is contiguous and, as its other strides, a multiple of 4.
+    - `q`, `k`, `v`, `g`, `beta`, `scale`, `l2norm`, `A_log`, `dt_bias`, `beta_logits`: as in `gated_delta_rule`.
+    - `state`: (slots, HV, K, V), or (slots, HV, V, K) if `state_layout` is "vk", in float32 or, with bfloat16 inputs, bfloat16 (rounded to
+      nearest even after the last token). Its last dimension is contiguous, and that dimension and the other strides are multiples of 4.
+    - `state_indices`: int32 or int64, (sequences), the slot of each sequence, by default its index; or (sequences, n), n slots, of which
+      slot t receives the state after token t. For slots that do not exist, such as -1, the outputs are 0 and no state changes. No two
+      sequences may share a slot.
+    - `accepted`: int32 or int64, (sequences), with n slots, for speculative decoding: how many tokens of the last call are accepted, at
+      least 1. The sequence continues from the state of the last accepted one.
+    - `allow_neg_eigval`: double beta.
+    - `cu_seqlens`: for packed sequences in a batch of one; a sequence without tokens keeps its state.
 
-    state_indices  int32 or int64, (sequences), the slot of each sequence, by default its number; or (sequences, n), n slots of which
-                   the state after token t goes to slot t. Slots that do not exist, such as -1: the outputs are 0 and no state
-                   changes. No two sequences may share a slot.
-    accepted       int32 or int64, (sequences), with n slots: how many tokens of the last call count, from 1. The sequence continues
-                   the state of the last one of these: speculative decoding.
-    allow_neg_eigval  beta is doubled.
-    cu_seqlens     sequences packed one after the other in a batch of one; one without tokens keeps its state.
-
-    No gradients. Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    Not differentiable. Raises TypeError or ValueError, before anything is launched, for arguments that no kernel supports.
     """
     where = "hipkittens.gated_delta_step"
     check_inputs(where, q, k, v, g, beta)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Feed-forward blocks: a projection whose activation or gate is part of the matrix product, and the projection back."""
+"""Feed-forward blocks: a projection with its activation or gate fused into the GEMM, and the projection back."""
 
 from __future__ import annotations
 
@@ -32,19 +32,21 @@ def gated_linear(
     alpha: float | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """act(x @ G.T + g) * (x @ U.T + u): x (..., K), weight (2 I, K) whose first I rows are G and whose others are U, bias (2 I)
-    likewise; the result is (..., I).
+    """Gated linear layer in one launch: act(x @ G.T + g) * (x @ U.T + u).
 
-    One launch, which neither writes nor reads what is multiplied: both sums are float32 until their product is rounded to
-    out_dtype (x's by default, or bfloat16, float16, float32). Where a gradient is recorded the sums are kept, rounded to x's dtype,
-    and the result is the same to the bit.
+    - `x`: (..., K).
+    - `weight`: (2 I, K); its first I rows are G, the others U.
+    - `bias`: (2 I), g and u in the same order; of the weight's dtype or float32.
+    - `kind`: "silu", "gelu", "gelu_tanh", "relu", "tanh" or "swiglu", as in hipkittens.gated_activation, with its `limit` and `alpha`.
+    - `interleaved`: rows of G and U alternate in weight, and elements in bias, as in gpt-oss.
+    - `out_dtype`: bfloat16, float16 or float32; x's dtype by default.
 
-    kind         "silu", "gelu", "gelu_tanh", "relu", "tanh" or "swiglu", as hipkittens.gated_activation has them; limit and alpha
-                 also
-    interleaved  rows of G and U alternate in weight, and elements in bias, as gpt-oss has them
+    The result is (..., I). The values before the gate are neither written to memory nor read back: both accumulators are float32 until
+    their product is rounded to out_dtype. Where a gradient is recorded they are stored, rounded to x's dtype, and the result is
+    bit-identical.
 
-    x and weight are bfloat16 or float16, both the same; bias is of their dtype or float32. Raises TypeError or ValueError, before
-    anything is launched, for what has no kernel.
+    x and weight are bfloat16 or float16, both the same. Raises TypeError or ValueError, before anything is launched, for arguments that no
+    kernel supports.
     """
     where = "hipkittens.gated_linear"
     x, weight, bias = to_autocast_dtype(x, weight, bias)
@@ -90,19 +92,20 @@ def feed_forward(
     limit: float | None = None,
     alpha: float | None = None,
 ) -> torch.Tensor:
-    """The feed-forward block of a transformer: linear(gated_linear(x, w_up, bias_up, activation), w_down, bias_down), or where
-    gated is False linear(linear(x, w_up, bias_up, activation=activation), w_down, bias_down).
+    """Feed-forward block of a transformer, gated or not, in two launches.
 
-    Two launches, no atomics: what is between the products is rounded once to x's dtype, and two runs are equal to the bit.
+    Computes linear(gated_linear(x, w_up, bias_up, activation), w_down, bias_down), or if gated is False
+    linear(linear(x, w_up, bias_up, activation=activation), w_down, bias_down).
 
-    x           (..., K), bfloat16 or float16, as the weights are
-    w_up        (2 I, K), gates and then what they multiply (interleaved: alternately); (I, K) without gates
-    w_down      (M, I); the result is (..., M)
-    activation  of gates: "silu", "gelu", "gelu_tanh", "relu", "tanh" or "swiglu" with limit and alpha, as
-                hipkittens.gated_activation has them; without gates the first four
-    bias_up, bias_down  of as many elements as their weight has rows, in x's dtype or float32
+    - `x`: (..., K), bfloat16 or float16, like the weights.
+    - `w_up`: (2 I, K), gates followed by what they multiply (`interleaved`: alternating); (I, K) if `gated` is False.
+    - `w_down`: (M, I); the result is (..., M).
+    - `activation`: with gates "silu", "gelu", "gelu_tanh", "relu", "tanh" or "swiglu" with `limit` and `alpha`, as in
+      hipkittens.gated_activation; without gates one of the first four.
+    - `bias_up`, `bias_down`: as many elements as their weight has rows, in x's dtype or float32.
 
-    With derivatives of all tensors. Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    The hidden values are rounded once to x's dtype. There are no atomics, and two runs are bit-identical. Differentiable in all tensors.
+    Raises TypeError or ValueError, before anything is launched, for arguments that no kernel supports.
     """
     where = "hipkittens.feed_forward"
     if not isinstance(gated, bool):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""flash-linear-attention's gated delta rules, and what goes with them, by their names and orders of arguments (fla-core 0.5 and 0.6).
+"""flash-linear-attention's gated delta rules and helpers, with its names and argument orders (fla-core 0.5 and 0.6).
 
     from hipkittens.fla import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule, l2norm, prepare_chunk_indices
     from hipkittens.fla import chunk_kda, fused_recurrent_kda
 
-The first two are `hipkittens.gated_delta_rule`, which decides by itself how many tokens make chunks, with derivatives. The last two are
-`hipkittens.kimi_delta_attention`, without. What has no kernel is refused by name.
+The first two call `hipkittens.gated_delta_rule`, which chooses by itself when to compute in chunks, with derivatives. The last two call
+`hipkittens.kimi_delta_attention`, without derivatives. Arguments without a kernel are refused by name.
 """
 
 from __future__ import annotations
@@ -68,11 +68,12 @@ def chunk_gated_delta_rule(
     chunk_size: int = 64,
     transpose_state_layout: bool | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """o (batch, tokens, HV, V) and, with output_final_state, the states after the last tokens in float32, else None.
+    """Gated delta rule with fla's arguments; returns o (batch, tokens, HV, V) and the final states in float32, or None.
 
-    Arguments are `hipkittens.gated_delta_rule`'s. Without g nothing decays, without beta it is 1. state_v_first (formerly
-    transpose_state_layout): states are (sequences, HV, V, K). cu_seqlens_cpu and chunk_indices, which repeat cu_seqlens, are not read.
-    Raises NotImplementedError for cp_context, and for a chunk_size other than 64, of which results do not depend beyond rounding.
+    The states after the last tokens are returned with `output_final_state`. Arguments are those of `hipkittens.gated_delta_rule`. Without g
+    there is no decay, without beta it is 1. With state_v_first (formerly transpose_state_layout) states are (sequences, HV, V, K).
+    cu_seqlens_cpu and chunk_indices repeat cu_seqlens and are not read. Raises NotImplementedError for cp_context, and for a chunk_size
+    other than 64; results do not depend on it beyond rounding.
     """
     where = "hipkittens.fla.chunk_gated_delta_rule"
     if cp_context is not None:
@@ -112,9 +113,9 @@ def fused_recurrent_gated_delta_rule(
     state_v_first: bool = False,
     cu_seqlens: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """`chunk_gated_delta_rule`, in the order of arguments of fla's recurrent one; unlike it, with derivatives.
+    """`chunk_gated_delta_rule` with the argument order of fla's recurrent one; unlike fla's, with derivatives.
 
-    Raises NotImplementedError for decays of each channel, gk and gv.
+    Raises NotImplementedError for per-channel decays, gk and gv.
     """
     where = "hipkittens.fla.fused_recurrent_gated_delta_rule"
     for name, value in (("gk", gk), ("gv", gv)):
@@ -157,12 +158,12 @@ def chunk_kda(
     chunk_size: int = 64,
     transpose_state_layout: bool | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """o (batch, tokens, HV, V) and, with output_final_state, the states after the last tokens in float32, else None.
+    """Kimi delta attention with fla's arguments; returns o (batch, tokens, HV, V) and the final states in float32, or None.
 
-    Arguments are `hipkittens.kimi_delta_attention`'s; dt_bias (HV * K). As in fla, a lower_bound makes the gate
-    lower_bound sigmoid(exp(A_log) (g + dt_bias)), where A_log may be left out. Tokens are computed one after the other, so that results
-    do not depend on safe_gate, disable_recompute, use_graph and chunk_size; cu_seqlens_cpu, which repeats cu_seqlens, is not read.
-    Raises NotImplementedError for cp_context and return_intermediate_states, and ValueError for tensors that require gradients.
+    The states after the last tokens are returned with `output_final_state`. Arguments are those of `hipkittens.kimi_delta_attention`;
+    dt_bias is (HV * K). As in fla, with a lower_bound the gate is lower_bound sigmoid(exp(A_log) (g + dt_bias)), where A_log may be
+    omitted. Results do not depend on safe_gate, disable_recompute, use_graph and chunk_size; cu_seqlens_cpu repeats cu_seqlens and is not
+    read. Raises NotImplementedError for cp_context and return_intermediate_states, and ValueError for tensors that require gradients.
     """
     where = "hipkittens.fla.chunk_kda"
     if cp_context is not None:
@@ -212,7 +213,7 @@ def fused_recurrent_kda(
     *,
     transpose_state_layout: bool | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """`chunk_kda`, in the order of arguments of fla's recurrent one."""
+    """`chunk_kda` with the argument order of fla's recurrent one."""
     if transpose_state_layout is not None:
         state_v_first = transpose_state_layout
     return _kda(
@@ -223,10 +224,10 @@ def fused_recurrent_kda(
 
 
 def l2norm(x: torch.Tensor, eps: float = 1e-6, output_dtype: torch.dtype | None = None) -> torch.Tensor:
-    """x / sqrt(the sum of its squares + eps) over the last dimension, in float32 until it is rounded to output_dtype (x's by default).
+    """L2-normalize over the last dimension: x / sqrt(sum of squares + eps), in float32, rounded to output_dtype (x's by default).
 
-    x (..., D), bfloat16, float16 or float32, with a derivative: x / sqrt(mean of squares + eps / D) with a weight of 1 / sqrt(D), which
-    is `hipkittens.rms_norm`, whose errors are raised for what has no kernel.
+    x is (..., D), bfloat16, float16 or float32, with a derivative. It is computed as x / sqrt(mean of squares + eps / D) with a weight of
+    1 / sqrt(D) by `hipkittens.rms_norm`, whose errors are raised for arguments that no kernel supports.
     """
     where = "hipkittens.fla.l2norm"
     check_tensor(where, "x", x)
@@ -295,7 +296,7 @@ def _kda(
 
 
 def _kda_gate(where, g, A_log, dt_bias, lower_bound):
-    """A_log (HV) and dt_bias (HV, K); fla takes any shapes of so many elements."""
+    """A_log (HV) and dt_bias (HV, K); fla accepts any shapes with so many elements."""
     heads, key = g.shape[-2:]
     if A_log is None:
         if lower_bound is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A linear layer whose products multiply 8-bit floats, in training: the casts, the three products and their scales."""
+"""Float8 linear layer for training: the casts, the three GEMMs of forward and backward, and their scales."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 class _Casts(NamedTuple):
-    """How the operands of a recipe are cast: those of y, dy, and w of dx."""
+    """How the operands of a recipe are cast: those of y, dy, and w for dx."""
 
     operands: QuantSpec
     gradient: QuantSpec
@@ -41,21 +41,23 @@ _CASTS: dict[str, _Casts] = {
 def float8_linear(
     x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, recipe: Recipe = "rowwise"
 ) -> torch.Tensor:
-    """x @ w.T + bias with both operands cast to 8-bit floats, and the same of its gradients: x (..., K), w (N, K), bias (N).
+    """Linear layer for training that casts both operands of each GEMM to 8-bit floats, in forward and backward.
 
-    With Q(t) for codes times their scale, y = Q(x) Q(w)^T + bias, dx = Q(dy) Q(w), dw = Q(dy)^T Q(x), and db = sum(dy). Every
-    product sums codes in float32, multiplies by the scales, and is rounded once. recipe is one of torchao's:
+    `x` is (..., K), `w` (N, K) and `bias` (N). With Q(t) for quantized values times their scale, y = Q(x) Q(w)^T + bias, dx = Q(dy) Q(w),
+    dw = Q(dy)^T Q(x), and db = sum(dy). Each GEMM accumulates in float32, multiplies by the scales, and rounds once.
 
-    tensorwise          one scale for each tensor, its largest magnitude over the largest code. x and w are e4m3, dy is e5m2
-    rowwise             all e4m3. A scale for each row of the summed dimension, a power of two: x and w along K for y, dy and w
-                        along N for dx, dy and x along the rows of x for dw, so that every tensor is cast twice
-    rowwise_with_gw_hp  as rowwise, but dw is hipkittens.matmul of x and dy as they are, and w of dx has one scale (a power of
-                        two) for all of it. bfloat16 and float16
+    `recipe` is one of torchao's:
 
-    e4m3 and e5m2 are the target's: fnuz on gfx942, OCP on gfx950. x and w are bfloat16, float16 or float32, both the same, and so
-    are y, dx and dw; bias is of their dtype or float32. Under autocast they are converted first. Casts along another dimension than
-    the last, and products along it, copy their operand once. Backward keeps x in 8 bits, but of rowwise_with_gw_hp, and w
-    as it is. There is no second derivative. Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    - "tensorwise": one scale per tensor, its largest magnitude over the largest representable value. x and w are e4m3, dy is e5m2.
+    - "rowwise": all e4m3. One power-of-two scale per row along the summed dimension: x and w along K for y, dy and w along N for dx, dy and
+      x along the rows of x for dw, so every tensor is cast twice.
+    - "rowwise_with_gw_hp": as rowwise, but dw is hipkittens.matmul of the unquantized x and dy, and w has a single power-of-two scale for
+      dx. bfloat16 and float16 only.
+
+    e4m3 and e5m2 are the target's: fnuz on gfx942, OCP on gfx950. x and w are bfloat16, float16 or float32, both the same, and so are y, dx
+    and dw; bias is in their dtype or float32. Under autocast they are converted first. Casts and products along a dimension other than the
+    last copy their operand once. For backward, x is kept in 8 bits (except with rowwise_with_gw_hp) and w as it is. There is no second
+    derivative. Raises TypeError or ValueError, before anything is launched, for arguments that no kernel supports.
     """
     where = "hipkittens.float8_linear"
     x, w, bias = _autocast.to_autocast_dtype(x, w, bias)
@@ -82,7 +84,7 @@ def float8_linear(
         raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which has no such operation; unset it")
     if 0 in x.shape or 0 in w.shape:  # sums of nothing
         return torch.nn.functional.linear(x, w, None if bias is None else bias.to(x.dtype))
-    # A jvp of the function below would say it, too, but torch.compile takes no function that has one.
+    # A jvp of the function below would raise it as well, but torch.compile accepts no function that has one.
     if (
         not torch.compiler.is_compiling()
         and forward_ad._current_level >= 0
@@ -105,7 +107,8 @@ def _bytes(codes: torch.Tensor) -> torch.Tensor:
 
 class _Float8Linear(torch.autograd.Function):
     """y, and what backward keeps besides x and w: the scale of w (or nothing), the codes of x for dw and their scale. Codes
-    pass as bytes, since few of PyTorch's functions take 8-bit floats."""
+    are passed as bytes, since few PyTorch functions accept 8-bit floats.
+    """
 
     @staticmethod
     def forward(x, w, bias, recipe, keeps):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Matrix products: bfloat16 or float16 in, summed in float32, rounded once."""
+"""Matrix products of bfloat16 or float16 operands, accumulated in float32 and rounded once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .activation import ACTIVATIONS, in_torch
 
 INPUT_DTYPES = (torch.bfloat16, torch.float16)
 OUTPUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-# Of sums, in the order of csrc/kernels/activation_kind.h.
+# Activations fused into a GEMM, in the order of csrc/kernels/activation_kind.h.
 ACTIVATIONS_OF_SUMS = ACTIVATIONS[:4]
 
 
@@ -25,13 +25,15 @@ def matmul(
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """a @ b + bias for a of (..., M, K) and b of (..., K, N); leading dimensions broadcast as in torch.matmul.
+    """Matrix product a @ b + bias, with float32 accumulation and one rounding.
 
-    a and b are bfloat16 or float16, both the same; out_dtype is one of these or float32. Products are summed in float32.
-    bias has N elements and is added before the one rounding to out_dtype (default: the inputs' dtype). Transposed
-    views, row strides and expanded leading dimensions cost no copy. Copied first: a matrix in which neither rows nor
-    columns are contiguous, and an `a` with leading dimensions against a 2-D `b` when all its rows are not one stride
-    apart. Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
+    a is (..., M, K) and b (..., K, N); leading dimensions broadcast as in torch.matmul. a and b are bfloat16 or float16, both the same.
+    `out_dtype` is bfloat16, float16 or float32 (default: the inputs' dtype). `bias` has N elements and is added before the rounding.
+
+    Transposed views, row strides and expanded leading dimensions are not copied. Copied first are a matrix in which neither rows nor
+    columns are contiguous, and an `a` with leading dimensions against a 2-D `b` unless all its rows are one stride apart.
+
+    Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not match.
     """
     a, b, bias = to_autocast_dtype(a, b, bias)
     out_dtype = _check("hipkittens.matmul", a, b, bias, out_dtype)
@@ -66,12 +68,15 @@ def linear(
     activation: str | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """activation(x @ weight.T + bias), with the shapes of torch.nn.functional.linear: x (..., K), weight (N, K), bias (N).
+    """Linear layer with an optional fused activation: activation(x @ weight.T + bias).
 
-    bfloat16 or float16, all the same; summed in float32 and rounded once, to x's dtype or out_dtype, which is one of these or
-    float32. activation: None, or "silu", "gelu", "gelu_tanh", "relu"
-    (hipkittens.activation), applied to the unrounded sum in the same launch, which also keeps the sum, rounded, where a gradient is
-    recorded. hipkittens.gated_linear has gates. Raises TypeError or ValueError as `matmul`.
+    Shapes are those of torch.nn.functional.linear: `x` (..., K), `weight` (N, K), `bias` (N). All are bfloat16 or float16, all the same.
+    The product is accumulated in float32 and rounded once, to x's dtype or to `out_dtype` (bfloat16, float16 or float32).
+
+    `activation` is None, "silu", "gelu", "gelu_tanh" or "relu" (hipkittens.activation). It is applied to the unrounded result in the same
+    launch; where a gradient is recorded, this launch also stores the pre-activation value, rounded. For gates see hipkittens.gated_linear.
+
+    Raises TypeError or ValueError as `matmul` does.
     """
     x, weight, bias = to_autocast_dtype(x, weight, bias)
     where = "hipkittens.linear"
@@ -94,15 +99,15 @@ def linear(
 
 @_backend.interruptible
 def addmm_(sums: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """sums += a @ b in place, in one launch; returns sums.
+    """Add a matrix product to a float32 tensor in place, sums += a @ b, in one launch; returns sums.
 
-    sums (..., M, N) is float32, a (..., M, K) and b (..., K, N) are bfloat16 or float16, both the same. The product is summed in float32
-    and then added, one rounding for each element: what gradients of weights in float32, over micro-batches or parts of a batch, are
-    summed with (a of `output_gradient.mT`, b of `input`). Leading dimensions of a and b broadcast to those of sums, whose rows are
-    contiguous and do not overlap. Operands as in `matmul`, but a `b` of which columns are contiguous is copied first.
+    `sums` (..., M, N) is float32, `a` (..., M, K) and `b` (..., K, N) are bfloat16 or float16, both the same. The product is accumulated in
+    float32 and then added, with one rounding for each element. This is how float32 weight gradients are accumulated over micro-batches or
+    parts of a batch, with `output_gradient.mT` as a and `input` as b. Leading dimensions of a and b broadcast to those of sums; its rows
+    are contiguous and do not overlap. Operands are as in `matmul`, but a `b` with contiguous columns is copied first.
 
-    There is no derivative: sums + matmul(a, b, out_dtype=torch.float32) has. Raises TypeError or ValueError, before anything is
-    launched, for dtypes, shapes, strides or devices that do not fit, and for arguments that require a gradient where autograd records.
+    Not differentiable; sums + matmul(a, b, out_dtype=torch.float32) is. Raises TypeError or ValueError, before anything is launched, for
+    dtypes, shapes, strides or devices that do not match, and for arguments that require a gradient where autograd is recording.
     """
     where = "hipkittens.addmm_"
     a, b = to_autocast_dtype(a, b)
@@ -166,7 +171,7 @@ def _activated(
 
 
 def records(*tensors: torch.Tensor | None) -> bool:
-    """Whether autograd records a call with these arguments, or may: a transform of torch.func hides from them that it does."""
+    """Whether autograd records a call with these arguments, or may: a torch.func transform hides from them that it does."""
     if not torch.is_grad_enabled():
         return False
     if any(each is not None and each.requires_grad for each in tensors):
@@ -181,7 +186,7 @@ def check_linear(
     bias: torch.Tensor | None,
     out_dtype: torch.dtype | None,
 ) -> torch.dtype:
-    """Raises for arguments that no kernel of a linear layer takes; returns the result's dtype."""
+    """Raises for arguments that no kernel of a linear layer supports; returns the result's dtype."""
     if isinstance(weight, torch.Tensor) and weight.dim() != 2:
         raise ValueError(f"{where}: weight has shape {tuple(weight.shape)}; it must be (out, in)")
     if isinstance(x, torch.Tensor) and x.dim() == 0:
@@ -217,7 +222,7 @@ def _check(
     bias: torch.Tensor | None,
     out_dtype: torch.dtype | None,
 ) -> torch.dtype:
-    """Raises for arguments no kernel takes; returns the result's dtype."""
+    """Raises for arguments that no kernel supports; returns the result's dtype."""
     is_product = where in ("hipkittens.matmul", "hipkittens.addmm_")
     first, second, columns_axis = ("a", "b", -1) if is_product else ("x", "weight", 0)
     for name, value in ((first, a), (second, b), *([("bias", bias)] if bias is not None else [])):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Copies that join the two parts of heads, and that part queries, keys and values; each in one launch."""
+"""Copies that concatenate the two parts of heads, and that split queries, keys and values; each in one launch."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 def concat_heads(
     q1: torch.Tensor, q2: torch.Tensor, k1: torch.Tensor, k2: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """torch.cat((q1, q2), -1) and torch.cat((k1, k2), -1) in one launch: of heads whose rotary part is apart (multi-head latent
-    attention), AITER's fused_qk_cat.
+    """Concatenate the two parts of query heads and of key heads, in one launch: torch.cat((q1, q2), -1) and torch.cat((k1, k2), -1).
 
-    q1 (..., D1) and q2 (..., D2) have their other dimensions in common, and so have k1 and k2; queries and keys need not. All of
-    one dtype, float32, bfloat16 or float16, with any strides between rows. Results are dense, and copies to the bit.
-    Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    For heads with a separate rotary part (multi-head latent attention); AITER's fused_qk_cat. `q1` (..., D1) and `q2` (..., D2) have their
+    other dimensions in common, and so do `k1` and `k2`; those of queries and keys may differ. All have one dtype, float32, bfloat16 or
+    float16, with any strides between rows. The results are dense, exact copies. Raises TypeError or ValueError, before anything is
+    launched, for arguments that no kernel supports.
     """
     where = "hipkittens.concat_heads"
     named = {"q1": q1, "q2": q2, "k1": k1, "k2": k2}
@@ -46,10 +46,10 @@ def concat_heads(
 def split_heads(
     qkv: torch.Tensor, q_size: int, kv_size: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """qkv[..., :q_size], the next kv_size columns and the last kv_size, as dense tensors, in one launch: AITER's split_qkv.
+    """Split packed rows into dense q, k and v, in one launch: qkv[..., :q_size], the next kv_size columns and the last kv_size.
 
-    qkv (..., q_size + 2 kv_size) is float32, bfloat16 or float16, with any strides between rows. Copies are equal to the bit.
-    Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    AITER's split_qkv. `qkv` (..., q_size + 2 kv_size) is float32, bfloat16 or float16, with any strides between rows. The results are exact
+    copies. Raises TypeError or ValueError, before anything is launched, for arguments that no kernel supports.
     """
     where = "hipkittens.split_heads"
     check_tensor(where, "qkv", qkv)

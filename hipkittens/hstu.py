@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Attention whose weights are silu(scale Q K^T) in place of a softmax, over sequences of context, history and targets: HSTU."""
+"""HSTU attention: weights are silu(scale Q K^T) instead of a softmax, over sequences of context, history and targets."""
 
 from __future__ import annotations
 
@@ -29,23 +29,29 @@ def hstu_attention(
     max_attn_len: int = 0,
     contextual_seq_len: int = 0,
 ) -> torch.Tensor:
-    """silu(scale q k^T) v / max_seqlen over what each row sees: q (T, H, D), k (T, H_k, D), v (T, H_k, D_v), H a multiple of H_k.
+    """HSTU attention, silu(scale q k^T) v / max_seqlen under HSTU's mask, over packed sequences.
 
-    Sequences lie one after the other and attend to themselves: sequence b has rows cu_seqlens[b] .. cu_seqlens[b + 1] - 1, int32 on
-    q's device, from 0 to T, never falling; one may be empty. max_seqlen is at least the longest; it is what every sum is divided by.
-    All bfloat16 or all float16, D and D_v multiples of 8 up to 256; the result is (T, H, D_v) in q's dtype: products and sums are
-    float32, rounded once, but for the weights, which are rounded to q's dtype between the two products (in float16, weights beyond
-    65504 are infinite). scale defaults to 1 / sqrt(D). Gradients flow to q, k and v, in sums of one fixed order.
+    q is (T, H, D), k (T, H_k, D) and v (T, H_k, D_v), all bfloat16 or all float16; H is a multiple of H_k, and D and D_v are multiples of 8
+    up to 256. The result is (T, H, D_v) in q's dtype. Products and sums are float32 and rounded once, except for the weights, which
+    are rounded to q's dtype between the two GEMMs (in float16, weights beyond 65504 become infinite).
 
-    The first contextual_seq_len rows of each sequence are its context and share place 0; its last num_targets[b] rows (int32, one
-    for each sequence, 0 to its length) are its targets and share the place behind the last of the others; the rows between have
-    places of their own. A row sees itself; rows at earlier places (without causal: at other places), and with max_attn_len > 0 none
-    further away than that; a row of the context also sees all that is no target. So targets see none of each other. Where context
-    and targets leave no place between them (a context longer than the rest of the sequence, or all rows targets), each row sees
-    itself alone. That is what AITER's and generative-recommenders' masks are.
+    - `cu_seqlens`: int32 on q's device, non-decreasing, from 0 to T. Sequence b consists of rows cu_seqlens[b] .. cu_seqlens[b + 1] - 1
+      and attends to itself; it may be empty.
+    - `max_seqlen`: at least the longest sequence; every sum is divided by it.
+    - `scale`: 1 / sqrt(D) by default.
+    - `num_targets`: int32, for each sequence the number of its last rows, 0 to its length, that are targets.
+    - `contextual_seq_len`: the number of first rows of each sequence that are its context.
+    - `causal`, `max_attn_len`: see the mask below.
 
-    On a CPU cu_seqlens and num_targets are checked; on a GPU that would wait for the device, so there they are taken as they are.
-    Raises TypeError or ValueError, before anything is launched, for a dtype, shape, device or option without a kernel.
+    Mask: the context rows share position 0, the targets share the position after the last of the other rows, and the rows between have
+    consecutive positions. A row attends to itself and to rows at earlier positions (without causal, at other positions), with
+    max_attn_len > 0 only up to that distance; a context row also attends to all rows that are not targets. Targets therefore do not
+    attend to each other. Where context and targets leave no position between them (a context longer than the rest of the sequence, or
+    all rows targets), each row attends only to itself. These are the masks of AITER and generative-recommenders.
+
+    Differentiable in q, k and v; gradients are accumulated in one fixed order. The values of cu_seqlens and num_targets are validated on
+    a CPU. On a GPU that would require a synchronization, so they are trusted. Raises TypeError or ValueError, before anything is
+    launched, for a dtype, shape, device or option that no kernel supports.
     """
     q, k, v = to_autocast_dtype(q, k, v)
     options = _checked(
@@ -60,8 +66,7 @@ def hstu_attention(
 def gradients(
     where: str, grad_out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of q, k and v, from that of the result of hstu_attention, without computing the result. options: its other arguments, all of
-    them."""
+    """Gradients of q, k and v from that of hstu_attention's result, without computing the result. options: all its other arguments."""
     checked = _checked(where, q, k, v, **options)
     check_tensor(where, "grad_out", grad_out)
     check_dtype_and_device(where, "grad_out", grad_out, (q.dtype,), "q", q)
@@ -91,7 +96,7 @@ def _checked(
     max_attn_len: int,
     contextual_seq_len: int,
 ) -> tuple[int, float, bool, int, int]:
-    """What operators take behind their tensors. Raises for arguments no kernel takes."""
+    """The operators' arguments after their tensors. Raises for arguments that no kernel supports."""
     scale, _, _ = checked_operands(where, q, k, v, "thd", scale, causal, (-1, -1), 0.0, None)
     if q.shape[0] != k.shape[0]:
         raise ValueError(
@@ -139,9 +144,9 @@ def _check_targets(where: str, num_targets: torch.Tensor, cu_seqlens: torch.Tens
 def seen(
     length: int, targets: int, causal: bool, max_attn_len: int, contextual_seq_len: int, device: torch.device
 ) -> torch.Tensor:
-    """Which row (first dimension) of a sequence sees which."""
+    """The mask: which row (first dimension) of a sequence attends to which."""
     row = torch.arange(length, device=device)
-    behind = length - targets - max(contextual_seq_len - 1, 0)  # the place of targets
+    behind = length - targets - max(contextual_seq_len - 1, 0)  # the position of targets
     place = (row - max(contextual_seq_len - 1, 0)).clamp(min=0).clamp(max=behind)
     distance = place[:, None] - place[None, :]
     if not causal:
@@ -165,7 +170,7 @@ def in_torch(
     max_attn_len: int,
     contextual_seq_len: int,
 ) -> torch.Tensor:
-    """The same in PyTorch, sequence by sequence and rounded where the kernels round: in float32, or in float64 where q is."""
+    """The reference in PyTorch, one sequence at a time, rounded where the kernels round: in float32, or in float64 if q is."""
     wide, group = torch.promote_types(q.dtype, torch.float32), q.shape[1] // k.shape[1]
     lengths = cu_seqlens.diff().tolist()
     targets = [0] * len(lengths) if num_targets is None else num_targets.tolist()

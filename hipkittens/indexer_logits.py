@@ -20,7 +20,7 @@ from .cache import as_operand, is_quantized
 from .quantization import dtype_of
 
 HEAD_DIMS = (64, 128)
-# Of a float32 behind the codes of each key.
+# The float32 after the quantized values of each key.
 SCALE_BYTES = 4
 
 
@@ -35,24 +35,26 @@ def mqa_logits(
     *,
     clean: bool = True,
 ) -> torch.Tensor:
-    """How much each token wants each key: logits[m, n] = k_scale[n] * sum over h of weights[m, h] * max(q[m, h] . k[n], 0) for
-    start[m] <= n < end[m]. The result is (M, N) float32, for `hipkittens.topk` with row_starts and row_ends.
+    """Relevance of each key to each token: the logits of DeepSeek V3.2's lightning indexer.
 
-    q        (M, H, D), any number of heads, D 64 or 128: 8-bit floats (e4m3 of the target, or their bytes as uint8), bfloat16 or
-             float16
-    k        (N, D), of q's dtype
-    k_scale  float32 (N,), what the products with a key are multiplied by, or None for 1
-    weights  float32 (M, H), in which the scale of q and of the softmax count, too
-    start, end  int32 (M,), the keys that a token sees. A start below 0 is 0, an end behind the last key is N; an empty range is no
-             error. What keys in nobody's range hold does not matter, and 64 neighbours of them are not read
-    clean    logits of other keys are -inf; with False they are not written, and hold anything
+        logits[m, n] = k_scale[n] * sum over h of weights[m, h] * max(q[m, h] . k[n], 0)  for start[m] <= n < end[m]
 
-    Strides are free but that of q and k along their last dimension, which is 1, and rows of both begin on 4 bytes. Products and sums
-    are float32; which heads are added in what order depends on nothing but H and D, so that a token alone has the bits that it has
-    among others. NaN stays NaN. Infinite 16-bit keys give NaN where H is no multiple of 16.
+    The result is (M, N) float32; pass it to `hipkittens.topk` with row_starts and row_ends.
 
-    No gradient: raises ValueError where one would be recorded. Raises TypeError or ValueError, before anything is launched, for what
-    has no kernel.
+    - `q`: (M, H, D), any number of heads, D 64 or 128: 8-bit floats (e4m3 of the target, or their bytes as uint8), bfloat16 or float16.
+    - `k`: (N, D), in q's dtype.
+    - `k_scale`: float32 (N,), multiplies the products with a key; None for 1.
+    - `weights`: float32 (M, H), which also include the scale of q and of the softmax.
+    - `start`, `end`: int32 (M,), the range of keys of each token. A start below 0 is 0, an end past the last key is N; a range may be
+      empty. The contents of keys in no range do not matter, and blocks of 64 such keys are not read.
+    - `clean`: logits of other keys are -inf; if False, they are not written and have arbitrary contents.
+
+    Strides are arbitrary, except that the last dimension of q and k has unit stride and rows of both are aligned to 4 bytes. Products and
+    sums are float32. The order in which heads are added depends only on H and D, so a token has the same bits alone and in a batch. NaN
+    propagates. Infinite 16-bit keys give NaN where H is not a multiple of 16.
+
+    Not differentiable: raises ValueError where autograd would record the call. Raises TypeError or ValueError, before anything is
+    launched, for arguments that no kernel supports.
     """
     where = "hipkittens.mqa_logits"
     _check_queries(where, q, weights, 3, "(tokens, heads, 64 or 128)")
@@ -98,25 +100,27 @@ def mqa_logits_paged(
     *,
     clean: bool = True,
 ) -> torch.Tensor:
-    """`mqa_logits` of new tokens of sequences whose keys are in pages. The result is (B * N, max_context_len) float32: of token n of
-    sequence b in row b * N + n, in the columns of its keys' places in the sequence.
+    """`mqa_logits` of new tokens for keys in a paged cache.
 
-    q            (B, N, H, D), 8-bit floats, bfloat16 or float16, as in `mqa_logits`; N tokens of each sequence
-    kv_cache     of 8-bit floats (blocks, block_size, D + 4) or (blocks, block_size, 1, D + 4), 8-bit floats or uint8: DeepGEMM's cache,
-                 each block of which holds the codes of all its keys and behind them a float32 scale of each. Of 16 bits
-                 (blocks, block_size, D) or (blocks, block_size, 1, D), of q's dtype, without scales
-    weights      float32 (B * N, H)
-    context_lens int32 (B,): keys of each sequence, the new tokens' among them, so that token n sees context_lens - N + 1 + n of them;
-                 or int32 (B, N): so many keys does each token see
-    block_table  int32 (B, blocks of a sequence), the blocks of each sequence in their order; entries behind the last key are never read
-    max_context_len  columns of the result. Keys further back are not computed
-    clean        logits of keys that a token does not see are -inf; with False they are not written, and hold anything
+    The result is (B * N, max_context_len) float32: the logits of token n of sequence b are in row b * N + n, in the columns of the keys'
+    positions in the sequence.
 
-    Blocks of any size. Strides: those of q as in `mqa_logits`; blocks of kv_cache may lie apart, anywhere in 64 bits, and those of 8-bit
-    floats are contiguous themselves. On a CPU context_lens and block_table are checked.
+    - `q`: (B, N, H, D), N tokens of each sequence; 8-bit floats, bfloat16 or float16, as in `mqa_logits`.
+    - `kv_cache`: with 8-bit floats (blocks, block_size, D + 4) or (blocks, block_size, 1, D + 4), 8-bit floats or uint8: DeepGEMM's
+      format, in which each block contains the values of all its keys followed by one float32 scale for each. With 16 bits
+      (blocks, block_size, D) or (blocks, block_size, 1, D), in q's dtype, without scales.
+    - `weights`: float32 (B * N, H).
+    - `context_lens`: int32 (B,), the number of keys of each sequence including those of its new tokens, so that token n sees
+      context_lens - N + 1 + n of them; or int32 (B, N), the number of keys that each token sees.
+    - `block_table`: int32 (B, blocks per sequence), the blocks of each sequence in order; entries past the last key are never read.
+    - `max_context_len`: the number of columns of the result. Keys past it are not computed.
+    - `clean`: logits of keys that a token does not see are -inf; if False, they are not written and have arbitrary contents.
 
-    No gradient: raises ValueError where one would be recorded. Raises TypeError or ValueError, before anything is launched, for what
-    has no kernel.
+    Any block size. Strides of q are as in `mqa_logits`; blocks of kv_cache may be anywhere in a 64-bit address range, and blocks of 8-bit
+    floats are contiguous themselves. The values of context_lens and block_table are validated on a CPU.
+
+    Not differentiable: raises ValueError where autograd would record the call. Raises TypeError or ValueError, before anything is
+    launched, for arguments that no kernel supports.
     """
     where = "hipkittens.mqa_logits_paged"
     _check_queries(where, q, weights, 4, "(sequences, tokens of each, heads, 64 or 128)")
@@ -200,7 +204,7 @@ def _check_keys(where: str, name: str, keys: torch.Tensor, q: torch.Tensor) -> N
 def _check_values(
     where: str, kv_cache: torch.Tensor, context_lens: torch.Tensor, block_table: torch.Tensor, columns: int
 ) -> None:
-    """Of tensors in the CPU's memory."""
+    """Validates the values of tensors in CPU memory."""
     blocks, size, _ = kv_cache.shape
     most = block_table.shape[1] * size
     for sequence, (lengths, row) in enumerate(zip(context_lens.tolist(), block_table.tolist(), strict=True)):
@@ -219,7 +223,7 @@ def _check_values(
 
 
 def _in_numbers(tensor: torch.Tensor) -> torch.Tensor:
-    """8-bit floats that are given as bytes."""
+    """8-bit floats that may be passed as bytes."""
     return tensor.view(dtype_of("fp8", tensor.device)) if tensor.dtype == torch.uint8 else tensor
 
 
@@ -233,8 +237,9 @@ def logits_in_torch(
     dtype: torch.dtype = torch.float32,
     summed: int | None = None,
 ) -> torch.Tensor:
-    """The same by PyTorch's operations, head after head, computed in `dtype`; always clean. `summed`: so many products of a head at a
-    time, as matrix instructions sum them, where PyTorch's order is not wanted."""
+    """The reference in PyTorch, one head at a time, computed in `dtype`; always clean. `summed`: how many products of a head are summed
+    at a time, as matrix instructions do, if PyTorch's order is not wanted.
+    """
     keys = k.to(dtype).T.split(summed or max(k.shape[1], 1))
     logits = torch.zeros((q.shape[0], k.shape[0]), dtype=dtype, device=q.device)
     for head in range(q.shape[1]):
@@ -249,7 +254,7 @@ def logits_in_torch(
 
 
 def split_blocks(kv_cache: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Views of a cache's keys (blocks, block_size, size) and of their scales (blocks, block_size), None of 16 bits."""
+    """Views of a cache's keys (blocks, block_size, size) and of their scales (blocks, block_size), None for 16 bits."""
     if not is_quantized(kv_cache):
         return kv_cache, None
     codes, count = kv_cache.view(torch.uint8).flatten(1), kv_cache.shape[1]
@@ -267,8 +272,9 @@ def paged_logits_in_torch(
     dtype: torch.dtype = torch.float32,
     summed: int | None = None,
 ) -> torch.Tensor:
-    """`mqa_logits_paged` of q (B * N, H, D) by PyTorch's operations in `dtype`, which ask the device for lengths; always clean. `summed` as
-    in logits_in_torch."""
+    """`mqa_logits_paged` of q (B * N, H, D) by PyTorch operations in `dtype`, which read lengths from the device; always clean. `summed` as
+    in logits_in_torch.
+    """
     keys, scales = split_blocks(kv_cache, q.shape[2])
     sequences = len(context_lens)
     tokens = q.shape[0] // sequences if sequences else 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Kernels of your own, in C++ with the tile primitives: compiled once, kept in a file, launched on tensors.
+"""User-written kernels in C++ with the tile primitives: compiled once, stored in a file, launched on tensors.
 
     softmax = hipkittens.kernel.compile("softmax.cpp")              # needs `pip install ziglang==0.17.0`
     softmax(x, out, rows, cols, grid=(rows // 64,), block=(256,))   # CPU tensors: the simulator; GPU tensors: the GPU
@@ -7,9 +7,9 @@
 
     softmax = hipkittens.kernel.load("softmax.hkkernel")            # needs no compiler
 
-The source is freestanding HIP C++20 (no HIP headers); `#include "tiles/tiles.h"` has the primitives. A launch may touch
-exactly the tensors it is given: in the simulator, anything else ends it with the kernel's source line and the nearest
-tensor, and hipkittens.simulate(checks="all") has the rest. docs/kernel_authors.md builds one from start to end.
+The source is freestanding HIP C++20 (no HIP headers); `#include "tiles/tiles.h"` provides the primitives. A launch may access only the
+tensors that it is passed. In the simulator, any other access ends it and reports the kernel's source line and the nearest tensor;
+hipkittens.simulate(checks="all") enables further checks. docs/kernel_authors.md builds a kernel from start to end.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FORMAT = 1
 
 
 class KernelFileError(RuntimeError):
-    """A kernel file is missing, cut short, changed, or of another version."""
+    """A kernel file is missing, truncated, modified, or of another version."""
 
 
 class _Region(ctypes.Structure):
@@ -68,7 +68,7 @@ def _runtime() -> ctypes.CDLL:
 
 
 def include_directory() -> Path:
-    """The folder to give a compiler with -I, so that it finds "tiles/tiles.h"."""
+    """The include directory for a compiler's -I, which contains "tiles/tiles.h"."""
     package = Path(__file__).resolve().parent
     installed = package / "include"
     return installed if installed.is_dir() else package.parent / "csrc"
@@ -82,7 +82,7 @@ def _triple(where: str, name: str, value: Sequence[int] | int) -> Any:
 
 
 def _extent(tensor: torch.Tensor) -> int:
-    """Bytes from the first element to the end of the last."""
+    """The number of bytes from the first element to the end of the last."""
     if tensor.numel() == 0:
         return 0
     last = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
@@ -90,7 +90,7 @@ def _extent(tensor: torch.Tensor) -> int:
 
 
 class Kernel:
-    """A kernel for one or more targets. Made by `compile` and `load`.
+    """A compiled kernel for one or more targets, created by `compile` or `load`.
 
     name        its symbol
     images      {"gfx942": code object, ...}
@@ -120,17 +120,17 @@ class Kernel:
         block: Sequence[int] | int,
         shared_bytes: int = 0,
     ) -> None:
-        """Launches it on the current stream of its tensors' device.
+        """Launch the kernel on the current stream of its tensors' device.
 
-        arguments     as the source declares them: a tensor (or None) for a pointer, whose dtype must be the pointer's;
-                      int, float or bool for numbers; bytes or a ctypes.Structure for a struct
-        grid          workgroups, one to three dimensions
+        arguments     as declared in the source: a tensor (or None) for a pointer, with the pointer's dtype; int, float or bool for
+                      numbers; bytes or a ctypes.Structure for a struct
+        grid          number of workgroups, one to three dimensions
         block         work-items of a workgroup, one to three dimensions
-        shared_bytes  dynamic LDS of a workgroup, beside what the kernel declares
+        shared_bytes  dynamic LDS of a workgroup, in addition to what the kernel declares
 
-        A `const` pointer's tensor may be read only, any other may be written. Autograd does not see the launch: with
-        gradients on, tensors that require grad are refused (make the kernel a torch.library.custom_op).
-        Raises TypeError or ValueError before anything is launched, RuntimeError with a report for a fault.
+        The tensor of a `const` pointer may only be read, any other may be written. Autograd does not record the launch: while gradients
+        are enabled, tensors that require a gradient are refused (make the kernel a torch.library.custom_op). Raises TypeError or ValueError
+        before anything is launched, RuntimeError with a report for a fault.
         """
         where = f"hipkittens.kernel: {self.name}"
         for parameter, value in zip(self.parameters, arguments, strict=False):
@@ -203,7 +203,7 @@ class Kernel:
             _runtime().hipkittens_runtime_close_kernel(handle)
 
     def resources(self, target: str) -> dict[str, Any]:
-        """VGPRs, AGPRs, SGPRs, spills, LDS and scratch bytes, as the compiler's metadata for `target` says."""
+        """VGPRs, AGPRs, SGPRs, spills, LDS and scratch bytes, from the compiler's metadata for `target`."""
         return next(
             entry
             for entry in _code_object.describe_kernels(self._image(target))
@@ -211,7 +211,7 @@ class Kernel:
         )
 
     def disassembly(self, target: str) -> str:
-        """The instructions for `target`, one a line, with their addresses."""
+        """The instructions for `target`, one per line, with their addresses."""
         lines = []
         for offset, code in _disassembly.code(self._image(target)):
             lines += [
@@ -228,7 +228,7 @@ class Kernel:
         return self.images[target]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes one file with the code objects of all targets, each with its sha256. The same kernel gives the same bytes."""
+        """Write one file with the code objects of all targets, each with its sha256. The same kernel gives the same bytes."""
         index = {
             "format": _FORMAT,
             "name": self.name,
@@ -243,7 +243,7 @@ class Kernel:
 
 
 def load(path: str | os.PathLike[str]) -> Kernel:
-    """The kernel that `Kernel.save` wrote. Raises KernelFileError for anything else, naming what is wrong with it."""
+    """Load a kernel written by `Kernel.save`. Raises KernelFileError for any other file, with the reason."""
     try:
         with zipfile.ZipFile(path) as archive:
             index = json.loads(archive.read("kernel.json"))
@@ -270,14 +270,15 @@ def compile(
     defines: Mapping[str, str | int] | None = None,
     options: Sequence[str] = (),
 ) -> Kernel:
-    """Compiles device code: a file, or source text (anything with a line break in it).
+    """Compile device code: a file, or source text (any string that contains a line break).
 
-    name      the symbol of the kernel, where the source holds more than one; it is extern "C"
+    source    the file or text
+    name      the symbol of the kernel, if the source contains more than one; it is extern "C"
     targets   "gfx942", "gfx950" or both (default)
     defines   preprocessor macros
     options   further options of clang
 
-    Raises CompileError with the compiler's messages, or when no kernel or more than one could be meant.
+    Raises CompileError with the compiler's messages, or if the kernel is missing or ambiguous.
     """
     targets = (targets,) if isinstance(targets, str) else tuple(targets)
     unknown = [target for target in targets if target not in _installation.TARGETS]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Kimi delta attention: gated delta rules in which each channel of the key has a decay of its own."""
+"""Kimi delta attention: gated delta rules with a separate decay for each key channel."""
 
 from __future__ import annotations
 
@@ -105,26 +105,26 @@ def kimi_delta_attention(
     cu_seqlens: torch.Tensor | None = None,
     state_layout: str = "kv",
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """`gated_delta_rule` with a decay for each channel of the key (Kimi Linear): outputs, and with `return_state` the last states.
+    """Kimi delta attention (Kimi Linear): `gated_delta_rule` with a separate decay for each key channel.
 
-    Each value head has a state S of K x V, and for each of its tokens
+    Returns the outputs, and with `return_state` also the states after the last tokens. Each value head has a state S of K x V. For each of
+    its tokens
 
         S = diag(exp(g)) S;  S = S + k (beta (v - S^T k))^T;  o = scale S^T q
 
-    g (batch, tokens, HV, K), the natural logarithms of the decays, not positive, in bfloat16, float16 or float32, computed with in
-    float32. q, k, v, beta, scale, initial_state, l2norm, beta_logits, cu_seqlens and state_layout are those of `gated_delta_rule`; of its
-    own it has
+    - `g`: (batch, tokens, HV, K), the natural logarithms of the decays, not positive, in bfloat16, float16 or float32, converted to
+      float32.
+    - `q`, `k`, `v`, `beta`, `scale`, `initial_state`, `l2norm`, `beta_logits`, `cu_seqlens`, `state_layout`: as in `gated_delta_rule`.
+    - `A_log`, `dt_bias`: (HV) and (HV, K). g is then the x of the decays' logarithms -exp(A_log) softplus(x + dt_bias).
+    - `lower_bound`: below 0, with A_log and dt_bias: the logarithms are lower_bound sigmoid(exp(A_log) (x + dt_bias)).
 
-    A_log, dt_bias  (HV) and (HV, K). g is then x of the decays' logarithms -exp(A_log) softplus(x + dt_bias).
-    lower_bound     below 0, with A_log and dt_bias: the logarithms are lower_bound sigmoid(exp(A_log) (x + dt_bias)).
+    From 17 tokens on, counted over all packed sequences, chunks of 64 tokens are computed as matrix products. Fewer tokens, and float32
+    with K above 128, are computed sequentially in float32. Either way states are float32 and results are rounded once; two runs give the
+    same bytes, and packed sequences those of separate calls. In float16, states and inverses of the chunks' systems above 65504 overflow;
+    keys that are unit vectors keep them small. Under torch.autocast q, k and v are in its dtype.
 
-    From 17 tokens on, packed sequences together, they are computed in chunks of 64 by products of matrices; fewer, and float32 with K
-    above 128, one after the other in float32. Either way states are float32, results are rounded once, two runs give the same bytes,
-    and packed sequences those of separate calls. In float16, states and inverses of chunks' systems above 65504 overflow; keys that
-    are unit vectors keep them small. Under torch.autocast q, k and v are in its dtype.
-
-    There is no derivative. Raises TypeError or ValueError, before anything is launched, for what has no kernel, and ValueError for a
-    tensor that requires a gradient.
+    Not differentiable. Raises TypeError or ValueError, before anything is launched, for arguments that no kernel supports, and ValueError
+    for a tensor that requires a gradient.
     """
     where = "hipkittens.kimi_delta_attention"
     check_tensor(where, "q", q)
@@ -187,12 +187,13 @@ def kimi_delta_step(
     cu_seqlens: torch.Tensor | None = None,
     state_layout: str = "kv",
 ) -> torch.Tensor:
-    """`kimi_delta_attention` of sequences that go on, whose states are changed in place. For decoding; gates are computed in the kernel.
+    """Continue `kimi_delta_attention` by one or more tokens, with states that are updated in place; for decoding.
 
-    q, k, v, g, beta, scale, l2norm, A_log, dt_bias, lower_bound and beta_logits are `kimi_delta_attention`'s; state, which is float32,
-    state_indices, accepted, allow_neg_eigval, cu_seqlens and state_layout are `gated_delta_step`'s.
+    Gates are computed in the kernel. q, k, v, g, beta, scale, l2norm, A_log, dt_bias, lower_bound and beta_logits are as in
+    `kimi_delta_attention`; state, which is float32, state_indices, accepted, allow_neg_eigval, cu_seqlens and state_layout are as in
+    `gated_delta_step`. Returns the outputs.
 
-    No gradients. Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    Not differentiable. Raises TypeError or ValueError, before anything is launched, for arguments that no kernel supports.
     """
     where = "hipkittens.kimi_delta_step"
     check_inputs(where, q, k, v, g, beta, channels=True)

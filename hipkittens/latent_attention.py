@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Multi-head latent attention to a cache in pages, absorbed: all heads share one key, whose latent is their value."""
+"""Absorbed multi-head latent attention to a paged cache: all heads share one key, and its latent is their value."""
 
 from __future__ import annotations
 
@@ -122,29 +122,33 @@ def attention_mla(
     out: torch.Tensor | None = None,
     return_lse: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Multi-head latent attention of new tokens to a cache in pages, with the projections of keys and values absorbed into q and into
-    what follows, as DeepSeek V2 and V3 decode. The result is (T, H, 512) of q's dtype.
+    """Multi-head latent attention (MLA) to a paged cache, with the key and value projections absorbed.
 
-    q            (T, H, 576), bfloat16 or float16: of each head 512 features for the latent, then 64 rotary ones
-    kv_cache     (blocks, block_size, 576) or (blocks, block_size, 1, 576), which `mla_cache_write` writes: the latent of a key, then
-                 its rotary features. q's dtype, or 8-bit floats as in `attention_paged`, with kv_scale for all of a row. All heads
-                 read the same key, and its latent is their value; each row is loaded once for both. Or, for q of bfloat16, rows of 656
-                 bytes (torch.uint8, torch.int8 or torch.float8_e4m3fn) with scales of their own, as DeepSeek V3.2 and FlashMLA have
-                 them: 512 codes of float8_e4m3fn on every target, 4 float32, one for each 128 codes, and 64 rotary features of
-                 bfloat16. A code times its scale is rounded to bfloat16
-    block_table, seqused_k, cu_seqlens_q, max_seqlen_q, causal, sinks, num_splits, out, return_lse  as in `attention_paged`;
-                 with num_splits = 1 and max_seqlen_q * H on one side of 16, the bits of a sequence alone are those in a batch
-    table_starts int32 (B,). Given, block_table is (blocks of all sequences,), and those of sequence b begin at table_starts[b]: the
-                 lists of AITER and FlashInfer, kv_indices with kv_indptr[:-1]
-    scale        what products are multiplied by. Of the model: 1 / sqrt(128 + 64) in DeepSeek V3, times the square of YaRN's mscale,
-                 and not 1 / sqrt(576)
-    head_dim_v   512, the features of a value
+    The projections are absorbed into q and into what follows the attention, as when DeepSeek V2 and V3 decode. The result is (T, H, 512)
+    in q's dtype.
 
-    Strides of q, out and kv_cache: unit along their last dimension, rows on 4 bytes; no tensor is copied, addresses have 64 bits.
-    Products and sums are float32, rounded once.
+    - `q`: (T, H, 576), bfloat16 or float16: for each head 512 features for the latent, then 64 rotary features.
+    - `kv_cache`: (blocks, block_size, 576) or (blocks, block_size, 1, 576), as written by `mla_cache_write`: the latent of a key, then its
+      rotary features. q's dtype, or 8-bit floats as in `attention_paged`, with kv_scale for the whole row. All heads read the same key,
+      and its latent is their value; each row is loaded once for both. With bfloat16 q also rows of 656 bytes (torch.uint8, torch.int8 or
+      torch.float8_e4m3fn) that contain their own scales, as in DeepSeek V3.2 and FlashMLA: 512 values of float8_e4m3fn on every
+      target, 4 float32 scales, one for each 128 values, and 64 rotary features in bfloat16. A value times its scale is rounded to
+      bfloat16.
+    - `block_table`, `seqused_k`, `cu_seqlens_q`, `max_seqlen_q`, `causal`, `sinks`, `num_splits`, `out`, `return_lse`: as in
+      `attention_paged`. With num_splits = 1 and max_seqlen_q * H on the same side of 16, a sequence has the same bits alone and in a batch.
+    - `table_starts`: int32 (B,). If passed, block_table is one-dimensional, the concatenated block lists of all sequences, and the list
+      of sequence b begins at table_starts[b]: the format of AITER and FlashInfer, kv_indices with kv_indptr[:-1].
+    - `scale`: multiplies the products. It is the model's: 1 / sqrt(128 + 64) in DeepSeek V3, times the square of YaRN's mscale, and not
+      1 / sqrt(576).
+    - `head_dim_v`: 512, the number of features of a value.
+    - `kv_scale`: the dequantization scale of a cache of 8-bit floats.
 
-    No gradient: raises ValueError where one would be recorded. Raises TypeError or ValueError, before anything is launched, for what
-    has no kernel. On a CPU block_table, seqused_k and cu_seqlens_q are checked, as in `attention_paged`.
+    q, out and kv_cache need unit stride along their last dimension and rows aligned to 4 bytes; no tensor is copied, and addresses are
+    64-bit. Products and sums are float32 and rounded once.
+
+    Not differentiable: raises ValueError where autograd would record the call. Raises TypeError or ValueError, before anything is
+    launched, for arguments that no kernel supports. The values of block_table, seqused_k and cu_seqlens_q are validated on a CPU, as in
+    `attention_paged`.
     """
     return attend_latent(
         "hipkittens.attention_mla", q, kv_cache, block_table, seqused_k, cu_seqlens_q, max_seqlen_q, scale, head_dim_v, causal,
@@ -170,7 +174,7 @@ def attend_latent(
     out: torch.Tensor | None,
     return_lse: bool,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """attention_mla, with errors that begin with `where`."""
+    """attention_mla with error messages that begin with `where`."""
     check_whole_number(where, "max_seqlen_q", max_seqlen_q)
     check_whole_number(where, "num_splits", num_splits)
     if isinstance(kv_cache, torch.Tensor) and kv_cache.dim() == 3:
@@ -233,7 +237,7 @@ def _check(
     head_dim_v: int,
     num_splits: int,
 ) -> float:
-    """The scale. Raises for arguments no kernel takes."""
+    """Checks the arguments and returns the scale. Raises for arguments that no kernel supports."""
     features = LATENT + ROTARY
     check_tensor(where, "q", q)
     check_dtype_and_device(where, "q", q, DTYPES, "q", q)
@@ -295,7 +299,7 @@ def latent_in_torch(
     causal: bool,
     num_splits: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same in PyTorch, as `paged_in_torch`."""
+    """The reference in PyTorch, like `paged_in_torch`."""
     if has_scaled_rows(kv_cache):
         kv_cache = scaled_rows_in_bfloat16(kv_cache)
     return paged_in_torch(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Heads turned and written to a cache in one launch: those of multi-head latent attention, and queries, keys and values apart."""
+"""Rotary embeddings fused with cache writes, in one launch: for multi-head latent attention, and for separate queries, keys and values."""
 
 from __future__ import annotations
 
@@ -48,24 +48,25 @@ def mla_rotary(
     q_dtype: torch.dtype | None = None,
     q_scale: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """q and k of multi-head latent attention, in one launch: rotary parts turned, the others put beside them, k written to a cache.
+    """Assemble q and k of multi-head latent attention in one launch: rotate the rotary parts, concatenate, and write k to a cache.
 
-    q_nope, q_pe  (tokens, heads, nope) and (tokens, heads, rotary), or both with a batch in front: bfloat16, float16 or float32, any
-               strides. 512 (the latent, where the projection of keys is absorbed) or 128, and 64 in DeepSeek V3
-    k_nope, k_pe  the same with heads of keys and q's numbers of features, or without the dimension of heads, which is one head then
-    cos, sin, interleaved, positions, offsets, cu_seqlens, offset, full_tables  as in `rotary`; all features of q_pe and k_pe are turned
-    nope_first  a head of the results begins with the features that are not turned; otherwise with those that are
-    kv_cache   (blocks, block_size, nope + rotary), or (blocks, block_size, heads of keys, nope + rotary), written in place; dtypes as
-               in `cache_write`, and 16-bit tensors only. What is written is the k that is returned. No gradient.
-    slots, scale  as in `cache_write`, of kv_cache, with a slot for each token (batch * tokens,). Slots that are negative leave the
-               cache alone, not the results.
-    q_dtype    the target's float8, for attention to a cache of float8: q is round(q * (1 / q_scale)) then, clamped to the largest
-               code. With kv_cache only. None is q_nope's dtype.
-    q_scale    one float32, with q_dtype. None is 1.
+    - `q_nope`, `q_pe`: (tokens, heads, nope) and (tokens, heads, rotary), or both with a leading batch dimension: bfloat16, float16 or
+      float32, any strides. In DeepSeek V3 nope is 512 (the latent, where the key projection is absorbed) or 128, and rotary is 64.
+    - `k_nope`, `k_pe`: the same with the number of key heads and q's numbers of features; without the head dimension, one head.
+    - `cos`, `sin`, `interleaved`, `positions`, `offsets`, `cu_seqlens`, `offset`, `full_tables`: as in `rotary`. All features of q_pe
+      and k_pe are rotated.
+    - `nope_first`: each head of the results begins with the features that are not rotated; if False, with the rotated ones.
+    - `kv_cache`: (blocks, block_size, nope + rotary) or (blocks, block_size, key heads, nope + rotary), written in place with the k that
+      is returned. Dtypes as in `cache_write`; 16-bit tensors only, and no gradient.
+    - `slots`, `scale`: as in `cache_write`, for kv_cache, with one slot per token (batch * tokens,). Tokens with a negative slot are not
+      written to the cache but are in the results.
+    - `q_dtype`: the target's float8, for attention to a float8 cache; q is then round(q * (1 / q_scale)), clamped to the largest
+      representable value. Only with kv_cache. None is q_nope's dtype.
+    - `q_scale`: one float32, with q_dtype. None is 1.
 
-    Returns q (..., tokens, heads, nope + rotary) and k likewise, with the dimension of heads if k_nope has one. Angles are applied in
-    float32 and rounded once. Gradients: of all four tensors, where no cache is written. Raises TypeError or ValueError, before
-    anything is launched, for what has no kernel.
+    Returns q (..., tokens, heads, nope + rotary), and k likewise, with the head dimension if k_nope has one. Angles are applied in float32
+    and rounded once. Differentiable in all four tensors if no cache is written. Raises TypeError or ValueError, before anything is
+    launched, for arguments that no kernel supports.
     """
     where = "hipkittens.mla_rotary"
     rotation = Rotation(
@@ -142,16 +143,18 @@ def rotary_cache_write(
     nope_first: bool = False,
     full_tables: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`rotary_qk` of q and k, and `cache_write` of what k becomes and of v, in one launch: (q, k), turned.
+    """Rotate q and k and write the rotated k and v to a paged cache, in one launch; returns (q, k).
 
-    q, k, v    (tokens, heads, features), or with a batch in front: bfloat16 or float16, any strides; k and v have the same heads. Of
-               a packed projection, `qkv_rotary` does the same.
-    cos, sin, interleaved, positions, offsets, cu_seqlens, offset, nope_first, full_tables  as in `rotary`
-    key_cache, value_cache, slots, layout, k_scale, v_scale  as in `cache_write`, with a slot for each token (batch * tokens,). Slots
-               that are negative leave the caches alone, not the results.
+    The same as `rotary_qk` of q and k followed by `cache_write` of k and v.
 
-    No gradient: raises ValueError where one would be recorded. Raises TypeError or ValueError, before anything is launched, for
-    what has no kernel.
+    - `q`, `k`, `v`: (tokens, heads, features), or with a leading batch dimension: bfloat16 or float16, any strides. k and v have the same
+      number of heads. For a packed projection use `qkv_rotary`.
+    - `cos`, `sin`, `interleaved`, `positions`, `offsets`, `cu_seqlens`, `offset`, `nope_first`, `full_tables`: as in `rotary`.
+    - `key_cache`, `value_cache`, `slots`, `layout`, `k_scale`, `v_scale`: as in `cache_write`, with one slot per token
+      (batch * tokens,). Tokens with a negative slot are not written to the caches but are in the results.
+
+    Not differentiable: raises ValueError where autograd would record the call. Raises TypeError or ValueError, before anything is
+    launched, for arguments that no kernel supports.
     """
     where = "hipkittens.rotary_cache_write"
     rotation = Rotation(
@@ -174,7 +177,7 @@ def rotary_cache_write(
     rotation.check(where, "q", q, batch, tokens, features)
     _refuse_gradients(where, named)
     check_slots(where, slots, batch * tokens, "q", q)
-    rows = q.new_empty((0, *whole[1].shape[2:]))  # what is written, but for its tokens
+    rows = q.new_empty((0, *whole[1].shape[2:]))  # the shape that is written, without tokens
     check_caches(where, rows, rows, key_cache, value_cache, layout, k_scale, v_scale)
     _backend.check_device(where, "q", q)
     operands = rotation.operands(batch, tokens)
@@ -205,7 +208,7 @@ def _check_tensors(where, named, dtypes) -> None:
 
 
 def _check_shape(where, name, value, sizes, like) -> None:
-    """sizes: of four dimensions, None for what is free."""
+    """sizes: four numbers, None for a dimension of any size."""
     if any(want is not None and size != want for size, want in zip(value.shape, sizes, strict=True)):
         text = ", ".join("any" if want is None else str(want) for want in sizes)
         raise ValueError(
@@ -255,7 +258,7 @@ def _check_latents(where, named, k_nope, features, kv_cache, slots, scale, q_dty
 
 
 def _joined(nope, pe, operands, nope_first):
-    """Of (batch, tokens, heads, features)."""
+    """Concatenates both parts, each (batch, tokens, heads, features)."""
     cos, sin, positions, offsets, column_cos, column_sin, offset, interleaved, _, full, inverse = operands
     turned = turned_in_torch(
         pe, cos, sin, positions, offsets, column_cos, column_sin, offset, interleaved, False, full, inverse

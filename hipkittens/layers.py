@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Layers without state for Hugging Face's `kernels`, which puts their `forward` in place of a model's own (docs/hub_kernels.md).
+"""Stateless layers for Hugging Face's `kernels`, which replaces a model's `forward` methods with theirs (docs/hub_kernels.md).
 
     kernels.LayerRepository(repo_id, layer_name="RMSNorm", version=1)              # from the hub
     hipkittens.integrations.kernels.kernelize(model)                               # from this installation
 
-Each class has the attributes of the module that it serves in annotations, and its forward's signature; nothing else may be in it. Names
-are those that Transformers 5 and `kernels` look layers up by. Dtypes, limits and errors are those of the functions that are called.
+Each class declares the attributes of the module that it replaces as annotations, and has its forward's signature; it may contain nothing
+else. The names are those by which Transformers 5 and `kernels` look layers up. Dtypes, limits and errors are those of the functions that
+are called.
 """
 
 from __future__ import annotations
@@ -54,14 +55,14 @@ def _eps(module: torch.nn.Module) -> float:
 
 
 def _refuse(layer: str, named: dict[str, Any], why: str) -> None:
-    """NotImplementedError for the first argument that is given."""
+    """Raises NotImplementedError for the first argument that is passed."""
     for name, value in named.items():
         if value is not None:
             raise NotImplementedError(f"hipkittens.layers.{layer}: {name} is given; {why}")
 
 
 class RMSNorm(torch.nn.Module):
-    """weight * x / sqrt(mean(x ** 2) + eps), of the dtype that x and weight have in common; Llama's and its descendants'."""
+    """weight * x / sqrt(mean(x ** 2) + eps), in the common dtype of x and weight; for Llama and its descendants."""
 
     can_torch_compile = True
     weight: torch.Tensor
@@ -73,7 +74,7 @@ class RMSNorm(torch.nn.Module):
 
 
 class RMSNormZeroCentered(torch.nn.Module):
-    """(1 + weight) * x / sqrt(mean(x ** 2) + eps), of x's dtype; Gemma's, Qwen3-Next's and Qwen3.5's."""
+    """(1 + weight) * x / sqrt(mean(x ** 2) + eps), in x's dtype; for Gemma, Qwen3-Next and Qwen3.5."""
 
     can_torch_compile = True
     weight: torch.Tensor
@@ -84,7 +85,7 @@ class RMSNormZeroCentered(torch.nn.Module):
 
 
 class RMSNormGated(torch.nn.Module):
-    """weight * x / sqrt(mean(x ** 2) + eps) * silu(gate), of x's dtype; of gated delta nets."""
+    """weight * x / sqrt(mean(x ** 2) + eps) * silu(gate), in x's dtype; for gated delta nets."""
 
     can_torch_compile = True
     weight: torch.Tensor
@@ -122,7 +123,7 @@ class GeluTanhAndMul(torch.nn.Module):
 
 
 class SwiGLUMLP(torch.nn.Module):
-    """down_proj(silu(gate_proj(x)) * up_proj(x)); the projections stay the module's own."""
+    """down_proj(silu(gate_proj(x)) * up_proj(x)), with the module's own projections."""
 
     can_torch_compile = True
     gate_proj: torch.nn.Module
@@ -134,7 +135,7 @@ class SwiGLUMLP(torch.nn.Module):
 
 
 class GeGLUMLP(torch.nn.Module):
-    """down_proj(gelu(gate_proj(x)) * up_proj(x)), with gelu approximated by tanh; the projections stay the module's own."""
+    """down_proj(gelu(gate_proj(x)) * up_proj(x)), with gelu approximated by tanh and the module's own projections."""
 
     can_torch_compile = True
     gate_proj: torch.nn.Module
@@ -148,8 +149,8 @@ class GeGLUMLP(torch.nn.Module):
 class rotary_pos_emb(torch.nn.Module):
     """Transformers' apply_rotary_pos_emb of queries and keys, in one launch: x cos + rotate_half(x) sin.
 
-    cos and sin (batch, tokens, features) have both halves alike. Where they do not, as in models that turn neighbours, a check on
-    the device says so.
+    Both halves of cos and sin (batch, tokens, features) are equal. Where they are not, as in models that rotate adjacent features, a check
+    on the device fails.
     """
 
     can_torch_compile = True
@@ -161,10 +162,10 @@ class rotary_pos_emb(torch.nn.Module):
 
 
 class ScaledDotProductAttention(torch.nn.Module):
-    """torch.nn.functional.scaled_dot_product_attention of (batch, heads, tokens, features), without masks of elements.
+    """torch.nn.functional.scaled_dot_product_attention of (batch, heads, tokens, features), without elementwise masks.
 
-    enable_gqa is needed where there are fewer key heads, as there. is_causal with other numbers of keys than queries is refused: PyTorch
-    aligns the two at their first tokens, `hipkittens.attention` at their last ones.
+    enable_gqa is needed if there are fewer key heads, as in PyTorch. is_causal with different numbers of queries and keys is refused:
+    PyTorch aligns the two at their first tokens, `hipkittens.attention` at their last ones.
     """
 
     can_torch_compile = True
@@ -199,7 +200,7 @@ class ScaledDotProductAttention(torch.nn.Module):
 
 
 class CrossEntropyLoss(torch.nn.Module):
-    """torch.nn.CrossEntropyLoss of class indices, in float32 whatever the logits are. A module with weights of classes is refused."""
+    """torch.nn.CrossEntropyLoss of class indices, in float32 for any dtype of logits. A module with class weights is refused."""
 
     can_torch_compile = True
     weight: torch.Tensor | None
@@ -236,7 +237,7 @@ class causal_conv1d_fn(torch.nn.Module):
 
 
 class causal_conv1d_update(torch.nn.Module):
-    """`hipkittens.causal_conv1d_update`: conv_state (batch, channels, columns) takes hidden_states in place. For decoding."""
+    """`hipkittens.causal_conv1d_update`: conv_state (batch, channels, columns) is updated in place with hidden_states. For decoding."""
 
     can_torch_compile = True
     has_backward = False
@@ -253,7 +254,7 @@ class causal_conv1d_update(torch.nn.Module):
 
 
 class chunk_gated_delta_rule(torch.nn.Module):
-    """`hipkittens.fla.chunk_gated_delta_rule`, whose states are (batch, heads, K, V), by Transformers' names of arguments."""
+    """`hipkittens.fla.chunk_gated_delta_rule`, with states (batch, heads, K, V) and Transformers' argument names."""
 
     can_torch_compile = True
 
@@ -277,7 +278,7 @@ class chunk_gated_delta_rule(torch.nn.Module):
 
 
 class fused_recurrent_gated_delta_rule(torch.nn.Module):
-    """`hipkittens.fla.fused_recurrent_gated_delta_rule`, likewise."""
+    """`hipkittens.fla.fused_recurrent_gated_delta_rule`, with states (batch, heads, K, V) and Transformers' argument names."""
 
     can_torch_compile = True
 

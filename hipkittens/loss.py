@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Cross entropy over logits, and over the product that would make them, which is then never held whole."""
+"""Cross-entropy loss over logits, and over a linear layer whose logits are never stored as a whole."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ LOGIT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 FEATURE_DTYPES = (torch.bfloat16, torch.float16)
 Reduction = Literal["mean", "sum", "none"]
 
-# linear_cross_entropy allocates at most a part of the logits' bytes for its work, 1 / _PARTS, but for small problems.
+# linear_cross_entropy allocates at most 1 / _PARTS of the logits' bytes for its work, except for small problems.
 _PARTS, _SMALL_BYTES = 8, 1 << 24
-# Rows and classes of a part are whole tiles of the products.
+# Rows and classes of a part are whole tiles of the GEMMs.
 _STEP = 256
-# Of a whole MI300X or MI325X, and MI350X or MI355X (AMD's data sheets). A partition has fewer; then parts are of another size than the best.
+# Of a whole MI300X or MI325X, and MI350X or MI355X (AMD's data sheets). A partition has fewer; parts then do not have the best size.
 _COMPUTE_UNITS = {"gfx942": 304, "gfx950": 256}
-# What a tile takes beside its K, in elements of K: round / k_tile of 256 x 256 tiles in csrc/kernels/gemm/costs.def.
+# The fixed cost of a tile, in elements of K: round / k_tile of 256 x 256 tiles in csrc/kernels/gemm/costs.def.
 _TILE_BEGINS_AND_ENDS = 400
 
 
 class _Options(NamedTuple):
-    """What torch.ops.hipkittens.cross_entropy* take last, in their order. softcap 0.0: none."""
+    """The last arguments of torch.ops.hipkittens.cross_entropy*, in order. softcap 0.0: none."""
 
     ignore_index: int
     label_smoothing: float
@@ -79,16 +79,16 @@ def cross_entropy(
     reduction: Reduction = "mean",
     return_entropy: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """torch.nn.functional.cross_entropy of logits (..., V) and class indices target (...), float32 whatever logits are.
+    """Cross-entropy loss of logits (..., V) and class indices target (...), like torch.nn.functional.cross_entropy, in float32.
 
-    With x = softcap * tanh(logits / softcap), or the logits where softcap is None, and lse = log(sum(exp(x))), a row has the
-    loss (1 - label_smoothing) * (lse - x[target]) + label_smoothing * (lse - mean(x)) + z_loss * lse ** 2. A row whose target
-    is ignore_index has loss, entropy and gradient 0, and does not count for the "mean"; reduction="none" gives a loss for each row.
-    return_entropy: also lse - sum(softmax(x) * x) of every row, with its derivative. Sums are float32.
+    With x = softcap * tanh(logits / softcap), or the logits if `softcap` is None, and lse = log(sum(exp(x))), the loss of a row is
+    (1 - label_smoothing) * (lse - x[target]) + label_smoothing * (lse - mean(x)) + z_loss * lse ** 2. A row whose target is `ignore_index`
+    has loss, entropy and gradient 0, and does not count for the "mean". `reduction` "none" returns a loss for each row. `return_entropy`:
+    also return lse - sum(softmax(x) * x) of every row, with its derivative. Sums are float32, and so is the loss for any dtype of logits.
 
-    logits are float32, bfloat16 or float16 and read once, and once more for their gradient, which is rounded once to their
-    dtype. target is int64. A target outside of 0 .. V - 1 raises IndexError for tensors on the CPU; on a GPU, which is not
-    asked, its loss is NaN. Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    logits are float32, bfloat16 or float16. They are read once, and once more for their gradient, which is rounded once to their dtype.
+    target is int64. A target outside 0 .. V - 1 raises IndexError for CPU tensors; on a GPU, where it is not checked, its loss is NaN.
+    Raises TypeError or ValueError, before anything is launched, for arguments that no kernel supports.
     """
     where = "hipkittens.cross_entropy"
     check_tensor(where, "logits", logits)
@@ -124,19 +124,18 @@ def linear_cross_entropy(
     reduction: Reduction = "mean",
     recompute: bool | None = None,
 ) -> torch.Tensor:
-    """cross_entropy(linear(x, weight, bias), target, ...) for x (..., H), weight (V, H), bias (V) and target (...).
+    """Cross-entropy loss of a linear layer, without storing all logits: cross_entropy(linear(x, weight, bias), target, ...).
 
-    The logits are made in parts, rounded to x's dtype; all workspace together is an eighth of their bytes, or 16 MiB. x and
-    weight are bfloat16 or float16, both the same, bias of their dtype or float32; the loss is float32. Every gradient is summed
-    in float32 and rounded once.
+    `x` is (..., H), `weight` (V, H), `bias` (V) and `target` (...). x and weight are bfloat16 or float16, both the same, bias in their
+    dtype or float32; the loss is float32. The logits are computed in parts, rounded to x's dtype; the entire workspace is an eighth of
+    their size, or 16 MiB. Every gradient is accumulated in float32 and rounded once.
 
-    recompute=True: backward makes the logits again, a fourth product. False: the gradients of a "mean" or a "sum" of bfloat16
-    are computed with the loss, in three products, and kept for one backward; the sum of weight's takes 4 V H bytes more. None:
-    False where that is within the eighth, that is for many rows, and True elsewhere. Losses of each row, and float16, whose
-    gradients would underflow before a loss scale reaches them, are always recomputed, and so is everything under the transforms
-    of torch.func.
+    `recompute`: if True, backward computes the logits again, a fourth GEMM. If False, the gradients of a "mean" or a "sum" in bfloat16 are
+    computed with the loss, in three GEMMs, and kept for one backward; accumulating that of weight takes 4 V H more bytes. None is False
+    where this fits into the eighth, that is for many rows, and True otherwise. Per-row losses are always recomputed; so is float16, whose
+    gradients would underflow before a loss scale is applied to them, and so is everything under the transforms of torch.func.
 
-    ignore_index, label_smoothing, z_loss, softcap, reduction and errors are those of `cross_entropy`.
+    `ignore_index`, `label_smoothing`, `z_loss`, `softcap`, `reduction` and errors are those of `cross_entropy`.
     """
     where = "hipkittens.linear_cross_entropy"
     x, weight, bias = _autocast.to_autocast_dtype(x, weight, bias)
@@ -247,7 +246,7 @@ def in_torch(
     z_loss: float,
     softcap: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The losses and entropies of rows in PyTorch's operations, float32 unless logits are float64."""
+    """The losses and entropies of rows by PyTorch operations, in float32 unless logits are float64."""
     x = logits if logits.dtype == torch.float64 else logits.float()
     if softcap:
         x = softcap * torch.tanh(x / softcap)
@@ -265,25 +264,26 @@ def in_torch(
 
 
 def _workspace(rows: int, classes: int) -> int:
-    """Bytes, of logits of 2 bytes each."""
+    """The workspace in bytes, for logits of 2 bytes each."""
     return max(rows * classes * 2 // _PARTS, _SMALL_BYTES)
 
 
 def _steps(total: int, bytes_of_one: int, budget: int) -> list[tuple[int, int]]:
-    """First and end of parts that take at most `budget` bytes, if a whole tile of them does."""
+    """Start and end of parts that take at most `budget` bytes, unless that is less than one tile."""
     step = max(budget // bytes_of_one // _STEP, 1) * _STEP
     return [(first, min(first + step, total)) for first in range(0, total, step)]
 
 
 def _left(rows: int, classes: int, sums: torch.Tensor | None) -> int:
-    """Bytes of the workspace for logits beside `sums`."""
+    """Bytes of the workspace that `sums` leaves for logits."""
     space = _workspace(rows, classes)
     return space if sums is None else max(space - sums.numel() * 4, 0)
 
 
 def _well_divided(rows: int, features: int, most: int, device: torch.device) -> int:
-    """Of at most so many classes at a time, how many take the least time for each: the tiles of the three products that a part of
-    them has are computed in rounds of one for each compute unit, the last of which may be nearly empty."""
+    """How many classes at a time, `most` or fewer, take the least time per class: the tiles of a part's three GEMMs are computed in
+    rounds of one per compute unit, the last of which may be nearly empty.
+    """
     units = _COMPUTE_UNITS[_backend.arch_of(device)]
     row_tiles, feature_tiles = (math.ceil(size / _STEP) for size in (rows, features))
 
@@ -307,7 +307,7 @@ def _part_of_logits(
 def _losses(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, options: _Options
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of all rows: the loss, and what the gradient needs, the maximum and the sum of powers."""
+    """For all rows: the loss, and what the gradient needs, the maximum and the sum of exponentials."""
     rows, classes = x.shape[0], weight.shape[0]
     loss, maximum, sums = (x.new_empty((rows,), dtype=torch.float32) for _ in range(3))
     results = loss, maximum, sums
@@ -320,7 +320,7 @@ def _losses(
 
 
 def _zeros(need: bool, like: torch.Tensor | None, dtype: torch.dtype | None = None) -> torch.Tensor | None:
-    """Where a gradient is to be, None where none is asked for."""
+    """Zeros for a gradient, None if it is not needed."""
     return torch.zeros_like(like, dtype=dtype) if need and like is not None else None
 
 
@@ -329,7 +329,7 @@ def _rounded(sums: torch.Tensor | None, like: torch.Tensor | None) -> torch.Tens
 
 
 class _KeptGradients(torch.autograd.Function):
-    """The sum of the losses times `scale`, in parts of rows; the gradients are computed with it."""
+    """The sum of the losses times `scale`, in parts of rows; the gradients are computed together with it."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, target, scale, options):
@@ -349,7 +349,7 @@ class _KeptGradients(torch.autograd.Function):
                 addmm_(dweight, logits.t(), part)
             if dbias is not None:
                 dbias += logits.sum(0, dtype=torch.float32)
-        # One rounding of dbias, where it costs no memory; dx and dweight are rounded before they are multiplied with dloss, too.
+        # A single rounding of dbias, where it costs no memory; dx and dweight are also rounded before they are multiplied with dloss.
         ctx.save_for_backward(dx, _rounded(dweight, weight), dbias)
         ctx.dtype_of_bias = None if bias is None else bias.dtype
         return total * scale
@@ -372,7 +372,7 @@ class _KeptGradients(torch.autograd.Function):
 
 
 class _Recomputed(torch.autograd.Function):
-    """The losses of all rows; backward makes the logits again, in parts of classes."""
+    """The losses of all rows; backward computes the logits again, in parts of classes."""
 
     @staticmethod
     def forward(x, weight, bias, target, *options):
@@ -409,8 +409,8 @@ class _Recomputed(torch.autograd.Function):
             budget = min(budget, _well_divided(rows, x.shape[1], budget // (rows * 2), x.device) * rows * 2)
         for first, end in _steps(classes, rows * 2, budget) if rows else ():
             logits = _part_of_logits(x, weight, bias, first, end)
-            # From the part's first class on. -1 stands for what is ignored, since ignore_index may be a class of the part, and
-            # `classes`, which no part has, for the classes before it.
+            # Relative to the part's first class. -1 stands for ignored targets, since ignore_index may be a class of the part, and
+            # `classes`, which is in no part, for the classes before it.
             here = torch.where(target < first, classes, target - first).masked_fill(ignored, -1)
             call(
                 "cross_entropy_backward_in_place",

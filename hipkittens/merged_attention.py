@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One result of attention from those to some of the keys and to the others."""
+"""Combines attention results over two disjoint sets of keys into one."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 def attention_merge(
     out_a: torch.Tensor, lse_a: torch.Tensor, out_b: torch.Tensor, lse_b: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention to the keys of two parts, from the results of each: (out, lse) with out = (exp(lse_a) out_a + exp(lse_b) out_b) / exp(lse)
-    and lse = ln(exp(lse_a) + exp(lse_b)). In float32, out rounded once. Neither part may have counted a sink.
+    """Combine two attention results over disjoint sets of keys into the result over all of them, by their log-sum-exps.
 
-    out_a, out_b  (T, H, D), one dtype of bfloat16, float16 and float32, D a multiple of 8; the dtype of the result
-    lse_a, lse_b  float32 (H, T), natural logarithms, as attention_paged and attention_varlen return them. -inf, or as flash-attn has
-                  it +inf: that part has no keys, and its row is not used, NaN neither. Of neither part: 0 and -inf
+    Returns (out, lse) with out = (exp(lse_a) out_a + exp(lse_b) out_b) / exp(lse) and lse = ln(exp(lse_a) + exp(lse_b)), in float32 with
+    out rounded once. Neither part may have included a sink.
 
-    No gradient: raises ValueError where one would be recorded. Raises TypeError or ValueError, before anything is launched, for what
-    has no kernel.
+    - `out_a`, `out_b`: (T, H, D), both bfloat16, float16 or float32; D a multiple of 8. out has their dtype.
+    - `lse_a`, `lse_b`: float32 (H, T), natural logarithms, as returned by attention_paged and attention_varlen. -inf, or +inf as in
+      flash-attn, means that the part has no keys; its row is then not used, even if it is NaN. If neither part has keys, the result is 0
+      and -inf.
+
+    Not differentiable: raises ValueError where autograd would record the call. Raises TypeError or ValueError, before anything is
+    launched, for arguments that no kernel supports.
     """
     where = "hipkittens.attention_merge"
     _check(where, out_a, lse_a, out_b, lse_b)
@@ -68,7 +71,7 @@ def _check(
 def merged_in_torch(
     out_a: torch.Tensor, lse_a: torch.Tensor, out_b: torch.Tensor, lse_b: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same in PyTorch: in float32, or in float64 where out_a is."""
+    """The reference in PyTorch: in float32, or in float64 if out_a is."""
     wide = torch.promote_types(out_a.dtype, torch.float32)
     sums = [lse.to(wide).masked_fill(lse == torch.inf, -torch.inf) for lse in (lse_a, lse_b)]
     lse = torch.logaddexp(*sums)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Multiplication and addition, element by element, rounded once."""
+"""Elementwise multiplication and addition, rounded once."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def mul_add(
     b: float | torch.Tensor,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """a * x + b, element by element, in float32 with one rounding to x's dtype.
+    """Elementwise multiply-add, a * x + b, in float32 with one rounding to x's dtype.
 
-    x is float32, bfloat16 or float16 of any shape. a and b are each a number; or a tensor of one element, of x's dtype or float32;
-    or a tensor of x's shape and dtype. out, dense and of x's shape and dtype, takes the result and is returned; it may be x, a
-    or b itself, and then nothing may require a gradient. The gradient of a tensor of one element is summed in float32.
-    Raises TypeError, ValueError or RuntimeError, before anything is launched, for what has no kernel.
+    `x` is float32, bfloat16 or float16 of any shape. `a` and `b` are each a number; or a tensor of one element, in x's dtype or float32; or
+    a tensor of x's shape and dtype. `out`, dense and of x's shape and dtype, is written and returned; it may be x, a or b itself, and then
+    nothing may require a gradient. The gradient of a one-element tensor is summed in float32. Raises TypeError, ValueError or RuntimeError,
+    before anything is launched, for arguments that no kernel supports.
     """
     where = "hipkittens.mul_add"
     check_tensor(where, "x", x)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Modules with torch.nn's constructor arguments and state_dict keys, on this package's kernels."""
+"""Modules with the constructor arguments and state_dict keys of torch.nn, using this package's kernels."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def _over_rows(normalize, module, x: torch.Tensor, *parameters: torch.Tensor | None) -> torch.Tensor:
-    """normalize with the dimensions of module.normalized_shape as one."""
+    """normalize with the dimensions of module.normalized_shape flattened into one."""
     shape = tuple(module.normalized_shape)
     if tuple(x.shape[-len(shape) :]) != shape:
         raise ValueError(
@@ -47,16 +47,16 @@ def _over_rows(normalize, module, x: torch.Tensor, *parameters: torch.Tensor | N
 
 
 class Linear(torch.nn.Linear):
-    """torch.nn.Linear through hipkittens.linear."""
+    """torch.nn.Linear using hipkittens.linear."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return linear(x, self.weight, self.bias)
 
 
 class Float8Linear(torch.nn.Linear):
-    """torch.nn.Linear through hipkittens.float8_linear: weights stay what they are, and are cast to 8 bits in every call.
+    """torch.nn.Linear using hipkittens.float8_linear: weights keep their dtype and are cast to 8 bits in every call.
 
-    recipe    as `float8_linear` takes it; the other arguments are torch.nn.Linear's
+    `recipe` is as in `float8_linear`; the other arguments are those of torch.nn.Linear.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Float8Linear(torch.nn.Linear):
 
     @classmethod
     def from_float(cls, module: torch.nn.Linear, recipe: Recipe = "rowwise") -> Float8Linear:
-        """A layer with the very parameters of this one, which may be used further."""
+        """A layer that shares the parameters of this one, which remains usable."""
         if not isinstance(module, torch.nn.Linear):
             raise TypeError(
                 f"hipkittens.nn.Float8Linear.from_float: module is {type(module).__name__}; it must be a torch.nn.Linear"
@@ -94,10 +94,10 @@ class Float8Linear(torch.nn.Linear):
 def project_and_gate(
     projection: torch.nn.Module, x: torch.Tensor, kind: str, limit: float | None = None
 ) -> torch.Tensor:
-    """gated_activation(projection(x), kind, limit=limit), in the launch of the projection where that is `hipkittens.linear` alone.
+    """gated_activation(projection(x), kind, limit=limit), in one launch if the projection is only `hipkittens.linear`.
 
-    Whatever else is called with a projection is called here: hooks, a forward of its own (adapters, quantised weights), and weights
-    that are tensors of another class are reasons for two launches.
+    Everything else that calling a projection involves is honored: hooks, a custom forward (adapters, quantized weights) and weights that
+    are tensor subclasses lead to two launches.
     """
     if _is_linear_alone(projection):
         return gated_linear(x, projection.weight, projection.bias, kind, limit=limit)
@@ -120,7 +120,7 @@ def _is_linear_alone(module: torch.nn.Module) -> bool:
 
 
 class _GatedMLP(torch.nn.Module):
-    """down_proj(act(gate) * up), with gate and up the halves of gate_up_proj: two launches, `hipkittens.feed_forward`'s."""
+    """down_proj(act(gate) * up), with gate and up the halves of gate_up_proj: the two launches of `hipkittens.feed_forward`."""
 
     _kind: str
     _limit: float | None = None
@@ -142,39 +142,40 @@ class _GatedMLP(torch.nn.Module):
 
 
 class SwiGLU(_GatedMLP):
-    """The feed-forward block of Llama, Mistral and Qwen: down_proj(silu(gate) * up), gate and up the halves of gate_up_proj
-    (Phi-3's names). x (..., hidden_size), bfloat16 or float16."""
+    """The feed-forward block of Llama, Mistral and Qwen: down_proj(silu(gate) * up), with gate and up the halves of gate_up_proj
+    (Phi-3's names). x is (..., hidden_size), bfloat16 or float16.
+    """
 
     _kind = "silu"
 
 
 class GeGLU(_GatedMLP):
-    """The same with gelu(gate), approximated by tanh as Gemma's."""
+    """Like SwiGLU with gelu(gate), approximated by tanh as in Gemma."""
 
     _kind = "gelu_tanh"
 
 
 class _SharedExperts(_GatedMLP):
-    """Those of MoE, which says what their gate is."""
+    """The shared experts of MoE, which sets their gate."""
 
 
 class MoE(torch.nn.Module):
-    """A mixture of experts' layer: scores of experts by a linear layer, `hipkittens.router`, `hipkittens.moe`, and shared experts.
+    """A mixture-of-experts layer: a linear layer for the scores, `hipkittens.router`, `hipkittens.moe`, and shared experts.
 
-    hidden_size, intermediate_size  features of tokens, and of each expert
-    num_experts, top_k              experts, and those of each token
-    activation, interleaved, swiglu_limit, weight_input   as `moe` takes them
-    score, renormalize, groups, topk_groups, scale        as `router` takes them
-    router_bias        a bias of the linear layer (gpt-oss)
-    score_bias         a buffer added to the scores where experts are chosen, never to weights (DeepSeek-V3)
-    bias               biases of both products of each expert (gpt-oss)
-    shared_intermediate_size   features of the experts that every token goes to, all together, or None
-    shared_gate        what they give is multiplied by the sigmoid of a linear layer of one feature (Qwen2-MoE)
+    - `hidden_size`, `intermediate_size`: features of tokens, and of each expert.
+    - `num_experts`, `top_k`: the number of experts, and of experts for each token.
+    - `activation`, `interleaved`, `swiglu_limit`, `weight_input`: as in `moe`.
+    - `score`, `renormalize`, `groups`, `topk_groups`, `scale`: as in `router`.
+    - `router_bias`: a bias of the linear layer (gpt-oss).
+    - `score_bias`: a buffer added to the scores for the selection of experts, never to weights (DeepSeek-V3).
+    - `bias`: biases of both projections of each expert (gpt-oss).
+    - `shared_intermediate_size`: features of the experts that process every token, all together, or None.
+    - `shared_gate`: their result is multiplied by the sigmoid of a linear layer with one output feature (Qwen2-MoE).
 
     state_dict: router_weight (E, H), router_bias (E,), score_bias (E,) float32, w1 (E, 2 I, H), bias1 (E, 2 I), w2 (E, H, I),
-    bias2 (E, H), shared.gate_up_proj.weight (2 S, H), shared.down_proj.weight (H, S), shared_gate.weight (1, H); what an option
-    leaves out is not there. x (..., hidden_size) and the parameters are bfloat16 or float16, or anything under torch.autocast.
-    Scores are float32 from the product on. Differentiable in x and all parameters; an expert without tokens has gradients of zero.
+    bias2 (E, H), shared.gate_up_proj.weight (2 S, H), shared.down_proj.weight (H, S), shared_gate.weight (1, H); entries of options that
+    are off are absent. x (..., hidden_size) and the parameters are bfloat16 or float16, or anything under torch.autocast. Scores are
+    float32 from the matrix product on. Differentiable in x and all parameters; an expert without tokens has zero gradients.
     """
 
     def __init__(
@@ -266,7 +267,7 @@ class MoE(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Each expert as torch.nn.Linear would draw it: uniformly within the inputs' number ** -0.5."""
+        """Initializes each expert like torch.nn.Linear: uniformly within the number of inputs ** -0.5."""
         for weight, bias in (
             (self.router_weight, self.router_bias),
             (self.w1, self.bias1),
@@ -282,7 +283,7 @@ class MoE(torch.nn.Module):
                     part.reset_parameters()
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
-        """(..., num_experts) float32, which losses that balance experts are made of; `forward` takes them."""
+        """The router's logits (..., num_experts) float32, from which load-balancing losses are computed; `forward` accepts them."""
         if x.dim() == 0 or x.shape[-1] != self.hidden_size:
             raise ValueError(
                 f"hipkittens.nn.MoE: x has shape {tuple(x.shape)}; its last dimension must be {self.hidden_size}"
@@ -292,7 +293,7 @@ class MoE(torch.nn.Module):
         return found.reshape(*x.shape[:-1], found.shape[-1])
 
     def forward(self, x: torch.Tensor, logits: torch.Tensor | None = None) -> torch.Tensor:
-        """logits: of this x, where the caller has them already."""
+        """logits: those of this x, if the caller has computed them already."""
         if logits is None:
             logits = self.logits(x)
         rows = x.reshape(-1, self.hidden_size)
@@ -316,7 +317,7 @@ class MoE(torch.nn.Module):
 
 
 class LayerNorm(torch.nn.LayerNorm):
-    """torch.nn.LayerNorm through hipkittens.layer_norm."""
+    """torch.nn.LayerNorm using hipkittens.layer_norm."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return _over_rows(
@@ -329,18 +330,18 @@ class LayerNorm(torch.nn.LayerNorm):
 
 
 class RMSNorm(torch.nn.RMSNorm):
-    """torch.nn.RMSNorm through hipkittens.rms_norm."""
+    """torch.nn.RMSNorm using hipkittens.rms_norm."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # As torch.nn.RMSNorm: without an eps, the smallest step of x's dtype.
+        # As in torch.nn.RMSNorm: without an eps, the machine epsilon of x's dtype.
         eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
         return _over_rows(lambda rows, weight: rms_norm(rows, weight, eps), self, x, self.weight)
 
 
 class RotaryEmbedding(torch.nn.Module):
-    """Tables of cosines and sines in float32, and hipkittens.rotary or rotary_qk with them.
+    """Rotary position embeddings: float32 tables of cosines and sines, applied by hipkittens.rotary or rotary_qk.
 
-    dim              features that are turned, an even number
+    dim              the number of rotated features, even
     max_positions    rows of the tables
     base             angle i of position p is p * base ** (-2 i / dim)
     """
@@ -373,7 +374,7 @@ class RotaryEmbedding(torch.nn.Module):
     def forward(
         self, q: torch.Tensor, k: torch.Tensor | None = None, **options: Any
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """rotary of q, or of q and k; options as hipkittens.rotary takes them."""
+        """rotary of q, or of q and k; options as in hipkittens.rotary."""
         if k is None:
             return rotary(q, self.cos, self.sin, interleaved=self.interleaved, **options)
         return rotary_qk(q, k, self.cos, self.sin, interleaved=self.interleaved, **options)

@@ -98,23 +98,24 @@ def layer_norm(
     round_residual: bool = True,
     pad_to: int = 1,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """(z - mean) / sqrt(variance + eps) * weight + bias over the last dimension of z = dropout(x + x_bias) + residual.
+    """Layer normalization over the last dimension, with dropout and a residual addition fused in one pass.
 
-    With return_residual the result is (y, z). z is rounded to x's dtype before it is normalised; everything else is
-    float32 until y is rounded. weight, bias and x_bias share a dtype, which may differ from x's. Dropout draws its seed from
-    torch's generator of x's device, once per call, when dropout_p > 0.
+    Computes y = (z - mean) / sqrt(variance + eps) * weight + bias of z = dropout(x + x_bias) + residual. With `return_residual` the result
+    is (y, z). z is rounded to x's dtype before it is normalized; everything else is float32 until y is rounded.
 
-    x_bias               is added to x first (AITER's layernorm2d_fwd)
-    gate                 y is multiplied by gate / (1 + exp(-gate)) before it is rounded: the gated norm of Qwen3-Next and Mamba 2
-    gemma                weight is what the factor lacks to 1, as Gemma and Qwen3-Next store it: 1 + weight
-    round_before_weight  (z - mean) / sqrt(variance + eps) is rounded to x's dtype before the weight, as T5 and Llama of
-                         Transformers do (AITER's use_model_sensitive_rmsnorm)
-    round_residual       False: the sum z is normalised as it is in float32, and only the z that is returned is rounded
-    pad_to               y has as many columns as make a multiple of this, of which those behind x's are zeros
+    - `x`, `residual`, `gate`: (..., features), float32, bfloat16 or float16, up to 65536 features.
+    - `weight`, `bias`, `x_bias`: (features,), of one dtype, which may differ from x's. x_bias is added to x first
+      (AITER's layernorm2d_fwd).
+    - `dropout_p`: the probability of dropout. If > 0, each call draws a seed from torch's generator of x's device.
+    - `gate`: y is multiplied by gate / (1 + exp(-gate)) before it is rounded: the gated norm of Qwen3-Next and Mamba 2.
+    - `gemma`: the factor is 1 + weight, as Gemma and Qwen3-Next store it.
+    - `round_before_weight`: (z - mean) / sqrt(variance + eps) is rounded to x's dtype before it is multiplied by the weight, as in T5 and
+      Llama of Transformers (AITER's use_model_sensitive_rmsnorm).
+    - `round_residual`: if False, the sum z is normalized in float32, and only the returned z is rounded.
+    - `pad_to`: the columns of y are padded with zeros to a multiple of this.
 
-    x, residual and gate (..., features), weight, bias and x_bias (features,): float32, bfloat16 or float16, up to 65536
-    features. All of them have gradients. Those of round_before_weight are of the norm without that rounding.
-    Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    All tensors have gradients. With round_before_weight they are those of the norm without that rounding.
+    Raises TypeError or ValueError, before anything is launched, for arguments that no kernel supports.
     """
     x, residual = _widened(x, residual)
     _check("layer_norm", x, weight, bias, residual, eps, x_bias, gate)
@@ -206,10 +207,10 @@ def rms_norm(
     round_residual: bool = True,
     pad_to: int = 1,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """z / sqrt(mean(z ** 2) + eps) * weight over the last dimension of z = x + residual.
+    """RMS normalization over the last dimension, with a residual addition fused in one pass.
 
-    With return_residual the result is (y, z). Shapes, dtypes, rounding and errors are those of layer_norm, and so are the options
-    gate, gemma, round_before_weight, round_residual and pad_to.
+    Computes y = z / sqrt(mean(z ** 2) + eps) * weight of z = x + residual. With `return_residual` the result is (y, z). Shapes, dtypes,
+    rounding and errors are those of layer_norm, and so are the options gate, gemma, round_before_weight, round_residual and pad_to.
     """
     x, residual = _widened(x, residual)
     _check("rms_norm", x, weight, None, residual, eps, None, gate)
@@ -227,7 +228,7 @@ def rms_norm(
 
 @dataclass(frozen=True)
 class _Around:
-    """What most calls have not."""
+    """Options that most calls leave at their defaults."""
 
     x_bias: torch.Tensor | None
     gate: torch.Tensor | None
@@ -253,7 +254,7 @@ class _Around:
             raise ValueError(f"{where}: pad_to is {self.pad_to}; allowed: 1 to {LARGEST_ROW}")
 
     def columns(self, x: torch.Tensor) -> int:
-        """Of y."""
+        """The number of columns of y."""
         return -(-x.shape[-1] // self.pad_to) * self.pad_to
 
 
@@ -294,7 +295,7 @@ def _fused(x, weight, bias, eps, residual, dropout_p, seed, centred, around, ret
 
 
 def _in_torch(x, weight, bias, eps, residual, dropout_p, centred, around, return_residual):
-    """HIPKITTENS_BACKEND=torch: PyTorch's operations in float32."""
+    """HIPKITTENS_BACKEND=torch: PyTorch operations in float32."""
     z = x.float() if around.x_bias is None else x.float() + around.x_bias.float()
     z = torch.nn.functional.dropout(z, dropout_p)
     z = z if residual is None else z + residual.float()
@@ -315,13 +316,14 @@ def _in_torch(x, weight, bias, eps, residual, dropout_p, centred, around, return
 
 
 def _differentiated(*tensors: torch.Tensor | None) -> bool:
-    """Whether a gradient may be taken: what it needs beside y is written only then."""
+    """Whether a gradient may be required: only then is what it needs written in addition to y."""
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def _widened(x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Under autocast a 16-bit x and a float32 residual both become the wider dtype. x alone keeps its dtype, since sums
-    are float32 in any case."""
+    """Under autocast a 16-bit x and a float32 residual are both converted to the wider dtype. x alone keeps its dtype, since sums
+    are float32 in any case.
+    """
     if (
         isinstance(x, torch.Tensor)
         and isinstance(residual, torch.Tensor)
@@ -338,7 +340,7 @@ def _check(function: str, x, weight, bias, residual, eps, x_bias, gate) -> None:
 
 
 def check_operands(where: str, x, weight, bias, residual, eps, x_bias, gate) -> None:
-    """Raises TypeError or ValueError for operands of a norm that no kernel takes."""
+    """Raises TypeError or ValueError for operands of a norm that no kernel supports."""
     if not 0.0 <= number(where, "eps", eps) < math.inf:
         raise ValueError(f"{where}: eps is {eps}; it must be finite and not negative")
     named = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A norm whose result is quantised where it is computed, and does not pass through memory in between."""
+"""Norms that quantize their result as they compute it, without storing it in between."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NORMS = ("rms", "layer")
 
 
 class QuantizedNorm(NamedTuple):
-    """What `norm_quantize` returns; None is what it was not asked for.
+    """What `norm_quantize` returns; None for results that were not requested.
 
     codes, scales  as `quantize` returns them
     norm           the norm in x's dtype
@@ -55,19 +55,23 @@ def norm_quantize(
     return_norm: bool = False,
     return_residual: bool = False,
 ) -> QuantizedNorm:
-    """`quantize` of smooth * rms_norm(x, weight, eps), or of layer_norm, in one launch.
+    """Normalize and quantize in one launch: `quantize` of smooth * rms_norm(x, weight, eps), or of layer_norm.
 
-    norm is "rms" or "layer". bias and x_bias (of "layer"), residual, gate, gemma, round_before_weight and round_residual are those
-    of rms_norm and layer_norm, with one difference: the norm is quantised in float32 and not rounded to x's dtype before, as
-    AITER's kernels do. return_norm asks for the norm in x's dtype, too, before smooth; return_residual for x + residual.
+    - `norm`: "rms" or "layer".
+    - `x`, `weight`, `eps`, `bias`, `residual`, `x_bias`, `gate`, `gemma`, `round_before_weight`, `round_residual`: as in rms_norm and
+      layer_norm; bias and x_bias are for "layer". Unlike there, the norm is quantized in float32 and not rounded to x's dtype first, as in
+      AITER's kernels.
+    - `spec`, `scale`: as in `quantize`, except for granularity (128, 128). Granularity "tensor" requires scale, since a row does not know
+      the tensor's largest magnitude.
+    - `smooth`: float32 (features,), a factor of each column (SmoothQuant).
+    - `second`: another tensor with x's dtype and leading dimensions, and rows of any length, which is only normalized, by the same launch,
+      with `second_weight` and `second_eps` (eps by default), without residual, gate and biases; such as DeepSeek's two latent vectors of
+      1536 and 512.
+    - `return_norm`: also return the norm in x's dtype, before smooth.
+    - `return_residual`: also return x + residual.
 
-    spec    any but blocks and a tensor's own scale, which no row knows: granularity "tensor" needs scale, as `quantize` takes it
-    smooth  float32 (features,), a factor of each column (SmoothQuant)
-    second  another tensor with x's dtype and leading dimensions, and rows of any length, which is only normalised, by the same
-            launch: with second_weight and second_eps (eps by default), without residual, gate and biases. DeepSeek's latent
-            vectors come as two of 1536 and 512
-
-    Raises TypeError or ValueError, before anything is launched, for what has no kernel. There is no derivative.
+    Returns a QuantizedNorm. Not differentiable. Raises TypeError or ValueError, before anything is launched, for arguments that no kernel
+    supports.
     """
     where = "hipkittens.norm_quantize"
     if norm not in _NORMS:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Attention to a cache of keys and values in pages: decoding, several tokens at once, prompts in chunks."""
+"""Attention to a paged cache of keys and values: decoding, several tokens per step, and chunked prefill."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _SHAPES = {
     "asm": "(blocks, key heads, D / x, block_size, x) with a v_cache (blocks, key heads, block_size / x, D, x)",
 }
 _GROUPED = ("paged", "asm")
-# Keys of a tile: splits have whole ones.
+# Keys of a tile: splits consist of whole tiles.
 TILE_KEYS = 32
 LARGEST_PLANNED_SPLITS = 1 << 16
 
@@ -153,54 +153,58 @@ def attention_paged(
     out: torch.Tensor | None = None,
     return_lse: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Attention of new tokens to the keys of their sequences, which are in the pages of a cache. The result has q's shape and dtype.
+    """Attention of new tokens to the keys and values of their sequences in a paged cache. The result has q's shape and dtype.
 
-    q            (T, H, D), D of 64, 128 or 256: the new tokens of all sequences, one sequence after the other
-    k_cache, v_cache  q's dtype, bfloat16 or float16, or both 8-bit floats, or both int8; one shape; the keys of the new tokens are already in them. By
-                 cache_layout:
-                 "nhd"  (blocks, block_size, H_k, D)
-                 "hnd"  (blocks, H_k, block_size, D)
-                 "paged"  (blocks, H_k, D / x, block_size, x) and v_cache (blocks, H_k, D, block_size), x elements in 16 bytes
-                 "asm"    as paged, and v_cache (blocks, H_k, block_size / x, D, x)
-                 Any block_size, of the last two a multiple of 8, or in "asm" of x; H is a multiple of H_k, and query head h reads key head h // (H / H_k)
-    block_table  int32 (B, blocks of a sequence): key j of sequence b is place j % block_size of block
-                 block_table[b, j // block_size]. Entries that no query can see a key of are never read
-    table_starts int32 (B,). Given, block_table is (blocks of all sequences,), and those of sequence b begin at table_starts[b]: the
-                 lists of AITER and FlashInfer, kv_indices with kv_indptr[:-1]
-    seqused_k    int32 (B,): keys of each sequence, the new tokens' among them. What is behind them is never used, NaN neither
-    cu_seqlens_q int32 (B + 1,): sequence b has rows cu_seqlens_q[b] .. cu_seqlens_q[b + 1] - 1 of q. Rows behind the last end are
-                 of no sequence, and results for them are not written. None: every sequence has max_seqlen_q rows
-    max_seqlen_q at least the most rows of one sequence (it sizes the launch)
+    - `q`: (T, H, D), D 64, 128 or 256: the new tokens of all sequences, packed.
+    - `k_cache`, `v_cache`: both of q's dtype (bfloat16 or float16), both 8-bit floats or both int8. They already contain the keys and
+      values of the new tokens. Shapes by `cache_layout`, with x elements in 16 bytes:
+      "nhd" (blocks, block_size, H_k, D) for both;
+      "hnd" (blocks, H_k, block_size, D) for both;
+      "paged" (blocks, H_k, D / x, block_size, x) and v_cache (blocks, H_k, D, block_size);
+      "asm" as "paged", with v_cache (blocks, H_k, block_size / x, D, x).
+      block_size is arbitrary for the first two, a multiple of 8 for "paged", and a multiple of x for "asm". H is a multiple of H_k,
+      and query head h reads key head h // (H / H_k).
+    - `block_table`: int32 (B, blocks per sequence). Key j of sequence b is in slot j % block_size of block
+      block_table[b, j // block_size]. Entries for blocks without a visible key are never read.
+    - `table_starts`: int32 (B,). If passed, block_table is one-dimensional, the concatenated block lists of all sequences, and the list
+      of sequence b begins at table_starts[b]: the format of AITER and FlashInfer, kv_indices with kv_indptr[:-1].
+    - `seqused_k`: int32 (B,), the number of keys of each sequence, including those of its new tokens. Keys past it are never used, even
+      if they are NaN.
+    - `cu_seqlens_q`: int32 (B + 1,). Sequence b has rows cu_seqlens_q[b] .. cu_seqlens_q[b + 1] - 1 of q. Rows past the last end belong
+      to no sequence, and their results are not written. None: every sequence has max_seqlen_q rows.
+    - `max_seqlen_q`: at least the largest number of rows of one sequence; it determines the size of the launch.
+    - `causal`: token t of n_q is aligned with key seqused_k - n_q + t, and the keys after that position are masked.
+    - `window_size`: (left, right); keys more than `left` before or `right` after the token's position are masked. A negative number is
+      no limit. A token for which every key is masked gives 0.
+    - `scale`: 1 / sqrt(D) by default.
+    - `softcap`: if > 0, each scaled score becomes softcap * tanh(score / softcap).
+    - `alibi_slopes`: float32 (H,) or (B, H). Slope times the distance of a key from the token's position is then subtracted.
+    - `sinks`: (H,) of any float dtype; exp(sink) is added to the softmax denominator of each row.
+    - `k_scale`, `v_scale`: dequantization scales for caches of 8-bit floats or int8; None is 1. See below.
+    - `num_splits`: the number of parts, up to 256, into which the keys of a sequence are split. Separate workgroups attend to the parts,
+      and a second launch combines them, always in the same order. 0 chooses by the device and the shapes, never by values. With 1, a
+      sequence's result is bit-identical whatever other sequences are in the batch, as long as max_seqlen_q * H / H_k stays on the same
+      side of 16.
+    - `plan`: the result of `attention_paged_plan`. num_splits, 1 or more, is then the number of splits of all sequences together. Splits
+      are of equal size, except for the last one of each sequence. Not allowed while batch invariance is enabled.
+    - `out`: a tensor of q's shape and dtype that is written and returned.
+    - `return_lse`: also return the natural logarithm of each row's sum of exp(score): float32 (H, T), -inf where every key is masked.
+      Sinks are not included.
 
-    Token t of n_q stands at key seqused_k - n_q + t. causal hides the keys after that place; window_size = (left, right) hides those
-    more than `left` before or `right` after it (negative: no limit). scale defaults to 1 / sqrt(D).
-    softcap > 0 makes softcap * tanh(score / softcap) of each scaled score. alibi_slopes, float32 (H,) or (B, H), subtracts slope times
-    the distance of a key from the token's place. sinks, (H,) of any float dtype, adds exp(sink) to the sum that a row's weights are
-    divided by. A token that sees no key gives 0.
-    return_lse adds the natural logarithm of each row's sum of exp(score): float32 (H, T), -inf where no key is seen; sinks are not
-    in it.
+    Caches of 8-bit floats contain the target's e4m3, float8_e4m3fnuz on gfx942 and float8_e4m3fn on gfx950, also as bytes (uint8).
+    Quantized values are converted exactly to q's dtype and multiplied by k_scale and v_scale. These are numbers, or float32 tensors of any
+    strides, which are read when the kernel runs: one element, the scale by which `cache_write` divided; (H_k,), or (B, H_k) as FA 3's
+    k_descale; or, for both, one scale per key, (blocks, H_k, block_size) with any cache layout. Other libraries' per-key scales are views
+    of that shape: AITER's (H_k, blocks * block_size) is .unflatten(1, (blocks, block_size)).transpose(0, 1), and
+    (blocks, block_size, H_k) is .transpose(1, 2). Per-key scales of values are multiplied into the softmax weights before those are
+    rounded.
 
-    Caches of 8-bit floats have e4m3 as the target encodes it, float8_e4m3fnuz on gfx942 and float8_e4m3fn on gfx950, also as bytes
-    (uint8). What they hold, or caches of int8, is multiplied by k_scale and v_scale (None: 1); codes become q's dtype exactly. Numbers, or
-    float32 tensors of any strides, whose values count when the kernel runs: of one element, by which `cache_write` has divided; of
-    (H_k,), or (B, H_k) as FA 3's k_descale; or both of each key, (blocks, H_k, block_size) whatever the layout of the caches. Others'
-    scales of each key are views of that: AITER's (H_k, blocks * block_size) is .unflatten(1, (blocks, block_size)).transpose(0, 1), and
-    (blocks, block_size, H_k) is .transpose(1, 2). Scales of each value count with the weights before those are rounded.
+    q, out and the caches need unit stride along D and rows aligned to 4 bytes; no tensor is copied, and addresses are 64-bit. Products
+    and sums are float32 and rounded once.
 
-    num_splits: into how many parts the keys of a sequence are divided, up to 256, which workgroups of their own attend to before a
-    second launch joins them, always in the same order; 0 chooses by the device and the shapes, never by values. With 1, a
-    sequence's result has the same bits whatever other sequences are beside it, as long as max_seqlen_q * H / H_k stays on one
-    side of 16.
-    plan, of `attention_paged_plan`: num_splits, 1 or more, then counts splits of all sequences together, which are equal but for the
-    last one of each sequence. Not while results are to be batch invariant.
-    out, of q's shape and dtype, is written and returned.
-
-    Strides of q, out and caches: unit along D, rows on 4 bytes; no tensor is copied, addresses have 64 bits.
-    Products and sums are float32, rounded once.
-
-    No gradient: raises ValueError where one would be recorded. Raises TypeError or ValueError, before anything is launched, for what
-    has no kernel. On a CPU block_table, seqused_k and cu_seqlens_q are checked; on a GPU that would wait for the device, so there
-    they are taken as they are.
+    Not differentiable: raises ValueError where autograd would record the call. Raises TypeError or ValueError, before anything is
+    launched, for arguments that no kernel supports. The values of block_table, seqused_k and cu_seqlens_q are validated on a CPU. On a GPU
+    that would require a synchronization, so they are trusted.
     """
     where = "hipkittens.attention_paged"
     check_whole_number(where, "max_seqlen_q", max_seqlen_q)
@@ -266,14 +270,15 @@ def attention_paged(
 
 @_backend.interruptible
 def attention_paged_plan(seqused_k: torch.Tensor, num_splits: int) -> torch.Tensor:
-    """How the keys of a batch are divided into num_splits equal parts, for `attention_paged` with the same num_splits: int32 (B + 2,) on
-    the device of seqused_k, on which it is computed by PyTorch's operations. One plan serves all layers of a step.
+    """Divide the keys of a batch into num_splits equal parts, for `attention_paged` with the same num_splits.
 
-    seqused_k   int32 (B,), keys of each sequence
-    num_splits  1 .. 65536. A part is a workgroup's work for each key head (and each 16 or 32 rows of it), so that compute units / key
-                heads occupies a device. Sequences of any lengths get parts of one number of 32 keys, the last one of each what is left
+    - `seqused_k`: int32 (B,), the number of keys of each sequence.
+    - `num_splits`: 1 .. 65536. A part is the work of one workgroup per key head (and per 16 or 32 of its rows), so
+      compute units / key heads parts occupy a device. All parts have the same number of tiles of 32 keys, whatever the lengths of the
+      sequences; the last part of each sequence has the remainder.
 
-    The plan: tiles of 32 keys of a part, the first part of each sequence, and the number of all.
+    Returns an int32 tensor (B + 2,) on the device of seqused_k, computed there by PyTorch operations: the number of 32-key tiles per part,
+    the first part of each sequence, and the total number of parts. One plan serves all layers of a step.
     """
     where = "hipkittens.attention_paged_plan"
     check_tensor(where, "seqused_k", seqused_k)
@@ -308,7 +313,7 @@ def _check(
     num_splits: int,
     plan: torch.Tensor | None,
 ) -> tuple[float, int, int]:
-    """The scale and both sides of the window. Raises for arguments no kernel takes."""
+    """Checks the arguments and returns the scale and both sides of the window. Raises for arguments that no kernel supports."""
     if cache_layout not in _SHAPES:
         raise ValueError(f"{where}: cache_layout is {cache_layout!r}; allowed: {', '.join(_SHAPES)}")
     check_tensor(where, "q", q)
@@ -399,8 +404,9 @@ def paged_in_torch(
     softcap: float,
     num_splits: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same in PyTorch, sequence by sequence: in float32, or in q's dtype where that is float64. Caches of uint8 are 8-bit floats of the
-    target."""
+    """The reference in PyTorch, one sequence at a time: in float32, or in q's dtype if that is float64. Caches of uint8 contain 8-bit
+    floats of the target.
+    """
     if k_cache.dtype == torch.uint8:
         codes = dtype_of("fp8", q.device)
         k_cache, v_cache = k_cache.view(codes), v_cache.view(codes)
@@ -435,7 +441,7 @@ def paged_in_torch(
             each if given is None else each * _scale_of(given, sequence, blocks, key % block_size).to(wide)
             for each, given in ((k, k_scale), (v * value_factor, v_scale))
         )
-        # Keys that nobody sees are not used, NaN neither.
+        # Keys that no query sees are not used, even if they are NaN.
         k, v = (tensor.masked_fill(~seen[None, :, None], 0) for tensor in (k, v))
         # The queries of the heads that share a key head are rows of one product: 128 copies of latents would be a gigabyte.
         scores = scale * (q[begin:end].to(wide).transpose(0, 1).reshape(len(k), -1, k.shape[-1]) @ k.mT)
@@ -455,7 +461,7 @@ def paged_in_torch(
 
 
 def in_rows(cache: torch.Tensor, layout: Layout, values: bool) -> torch.Tensor:
-    """(blocks, block_size, heads, D), of grouped caches a copy."""
+    """The cache as (blocks, block_size, heads, D); grouped layouts are copied."""
     if layout == "nhd":
         return cache
     if layout == "hnd":
@@ -491,7 +497,7 @@ def scales_by_key(scale: torch.Tensor | float | None) -> bool:
 
 
 def _scale_of(scale: torch.Tensor, sequence: int, blocks: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Of rows (key heads, keys, D) of a sequence."""
+    """The scale of a sequence's rows (key heads, keys, D)."""
     if scale.numel() == 1:
         return scale.reshape(1, 1, 1)
     if scale.dim() == 3:
@@ -504,7 +510,7 @@ def _scale_of(scale: torch.Tensor, sequence: int, blocks: torch.Tensor, places: 
 def _in_rows(
     blocks: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor, block_size: int
 ) -> torch.Tensor:
-    """Of lists beside each other, a row for each sequence; what is behind a list is any entry."""
+    """Concatenated block lists as a two-dimensional table, one row for each sequence; entries past the end of a list are arbitrary."""
     entries = int(lengths.max()) // block_size + 1 if len(lengths) else 1
     if len(blocks) == 0:
         return blocks.new_zeros(len(starts), entries)
@@ -513,5 +519,5 @@ def _in_rows(
 
 
 def rows_at(cache: torch.Tensor, blocks: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Of a cache (blocks, places, ...): PyTorch gathers 8-bit floats only as bytes."""
+    """The rows of a cache (blocks, places, ...). PyTorch gathers 8-bit floats only as bytes."""
     return as_operand(cache)[blocks, places].view(cache.dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Puts the kernels into a model that exists: patch, unpatch, and patched for a while."""
+"""Replace the modules of an existing model by this package's kernels: patch, unpatch, and patched as a context manager."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ def patch(
     exclude: Iterable[str] = (),
     dry_run: bool = False,
 ) -> PatchReport:
-    """Lets this model, and no other, compute on the kernels of this package; returns what was replaced, and why not the rest.
+    """Make this model, and no other, use the kernels of this package; returns what was replaced, and why the rest was not.
 
-    attention  torch.nn.MultiheadAttention, and models of Transformers through its AttentionInterface
-    linear_attention  the gated delta rules and causal convolutions of Transformers' layers: Qwen3-Next, and in Transformers 5 Qwen3.5
-               and OLMo Hybrid
-    norm       torch.nn.LayerNorm and RMSNorm, and every module that computes x / rms(x) * weight or * (1 + weight), or the first
-               times silu(gate)
-    rotary     apply_rotary_pos_emb of Transformers' models
-    mlp        every module that computes down(act(gate) * up), its projections apart (Llama) or as one (Phi-3)
-    moe        every module whose experts compute what hipkittens.moe does: those of Mixtral, Qwen-MoE, OLMoE, DeepSeek-V3 and gpt-oss
-               in Transformers 4. Experts in a list are stacked in every call, and are not called themselves any more
-    loss       ForCausalLMLoss of Transformers' models
-    fused_loss training with labels computes that loss from the hidden states, by linear_cross_entropy: there are no logits
-               then, and the output's are None. Models whose forward is Llama's, with or without a softcap
-    linear     torch.nn.Linear
-    join_experts  moves the parameters of each replaced list of experts side by side into one memory, where they stay, and from
-               where no call has to copy them
-    dtype      that of the tensors the model will be called with; default autocast's, where it is on, or that of the
-               parameters. A float32 model trained under autocast(dtype=torch.bfloat16) wants dtype=torch.bfloat16
-    exclude    names of modules that are left, with * and ? ("lm_head", "model.layers.0.*")
-    dry_run    nothing is changed
+    - `attention`: torch.nn.MultiheadAttention, and models of Transformers through its AttentionInterface.
+    - `linear_attention`: the gated delta rules and causal convolutions of Transformers' layers: Qwen3-Next, and in Transformers 5 Qwen3.5
+      and OLMo Hybrid.
+    - `norm`: torch.nn.LayerNorm and RMSNorm, and every module that computes x / rms(x) * weight or * (1 + weight), or the first times
+      silu(gate).
+    - `rotary`: apply_rotary_pos_emb of Transformers' models.
+    - `mlp`: every module that computes down(act(gate) * up), with separate gate and up projections (Llama) or a single one (Phi-3).
+    - `moe`: every module whose experts compute what hipkittens.moe does: those of Mixtral, Qwen-MoE, OLMoE, DeepSeek-V3 and gpt-oss in
+      Transformers 4. Experts in a list are stacked in every call, and are no longer called themselves.
+    - `loss`: ForCausalLMLoss of Transformers' models.
+    - `fused_loss`: training with labels computes that loss from the hidden states, by linear_cross_entropy. There are no logits then, and
+      the output's are None. For models with Llama's forward, with or without a softcap.
+    - `linear`: torch.nn.Linear.
+    - `join_experts`: moves the parameters of each replaced list of experts permanently into one contiguous tensor, so that no call has to
+      copy them.
+    - `dtype`: that of the tensors the model will be called with; by default autocast's, if it is enabled, or that of the parameters. A
+      float32 model trained under autocast(dtype=torch.bfloat16) needs dtype=torch.bfloat16.
+    - `exclude`: names of modules that are not replaced, with * and ? ("lm_head", "model.layers.0.*").
+    - `dry_run`: change nothing.
 
-    Modules stay the objects they are, with their parameters, hooks and names: optimizers, state_dict, tied weights and
-    wrappers do not notice. What the kernels cannot compute is left as it is, and the report says why; nothing is ever
-    converted. unpatch(model) undoes it. Patch before torch.compile and before FSDP's fully_shard.
+    `model`'s modules stay the same objects, with their parameters, hooks and names: optimizers, state_dict, tied weights and wrappers are
+    not affected. Modules that the kernels cannot compute are left as they are, and the report states why; nothing is ever converted.
+    unpatch(model) undoes it. Patch before torch.compile and before FSDP's fully_shard.
     """
     from ._patch_classes import is_replaced
     from ._patch_experts import join_weights, parts_read_by
@@ -92,7 +92,7 @@ def patch(
         for part in module.modules()
         if part is not module
     }
-    # What is left of a list of experts leaves the whole of it.
+    # If an expert of a list is excluded, the whole list is.
     with_excluded_experts = {name.partition(".experts.")[0] for name in left_out if ".experts." in name}
     inside_experts: dict[int, tuple[str, str]] = {}
     try:
@@ -104,7 +104,7 @@ def patch(
             excluded = name in left_out or name in with_excluded_experts
             with torch.device(
                 "cpu"
-            ):  # forwards are tried there, also where a caller builds on the meta device
+            ):  # forwards are tried there, even if the caller builds on the meta device
                 found = judge(
                     name, module, wanted, dtype, excluded, interface, inside_multihead, inside_experts
                 )
@@ -135,9 +135,9 @@ def patch(
 
 
 def unpatch(model: torch.nn.Module) -> None:
-    """Undoes every patch of this model, or of a copy of it: classes, forwards and configurations are the original ones.
+    """Undo every patch of this model, or of a copy of it: restores the original classes, forwards and configurations.
 
-    RuntimeError if a module has been given another class since (by fully_shard); then nothing is changed.
+    Raises RuntimeError if the class of one of `model`'s modules has been changed since (by fully_shard); then nothing is changed.
     """
     from ._patch_classes import is_replaced, restore_class
 
@@ -161,7 +161,7 @@ def unpatch(model: torch.nn.Module) -> None:
 
 @contextlib.contextmanager
 def patched(model: torch.nn.Module, **options: Any) -> Iterator[PatchReport]:
-    """patch(model, **options) while open; gives the report. What was patched before stays patched."""
+    """Context manager: patch(model, **options) inside; yields the report. Earlier patches remain in place."""
     report = patch(model, **options)
     try:
         yield report
@@ -178,7 +178,7 @@ def _replace(name: str, module: torch.nn.Module, rule: tuple, undo: list[Any]) -
 
 
 def _interface_of_transformers(model, dtype, left_out) -> dict[str, tuple[Any, str]]:
-    """For each module that asks Transformers' AttentionInterface: its configuration, and why it is left, or ""."""
+    """For each module that uses Transformers' AttentionInterface: its configuration, and why it is not replaced, or ""."""
     if "transformers" not in sys.modules:
         return {}
     from .integrations import _transformers_configs
@@ -224,7 +224,7 @@ def _switch_attention(model, interface, undo) -> None:
 
 
 def _keep(module: torch.nn.Module, switch, undo) -> None:
-    """Remembers what is to be restored, for unpatch of the module and for the end of this patch."""
+    """Records what is to be restored, for unpatch of the module and for the end of this patch."""
     switches = vars(module).setdefault(_SWITCHES, [])
     switches.append(switch)
 

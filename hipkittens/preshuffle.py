@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Weights in panels, the order in which AITER keeps them: from rows, and back."""
+"""Preshuffled weights (panel layout), AITER's order for weights: conversion from rows and back."""
 
 from __future__ import annotations
 
@@ -21,17 +21,21 @@ def preshuffle(
 def preshuffle(
     w: torch.Tensor, scales: torch.Tensor | None = None, *, panel_rows: int = 16
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Weights (..., N, K) in panels, (..., N / panel_rows, bytes of a row / 16, panel_rows, elements of 16 bytes): a copy.
+    """Reorder weights (..., N, K) into the panel layout that the kernels read fastest: AITER's preshuffled weights.
 
-    w           weights of any dtype: codes of 8 bits, two of 4 bits in a byte, bfloat16 or float16. Rows are 16 bytes or a multiple
-    scales      e8m0 scales (..., N, K / 32) of such weights, which are then returned, too, in the order that the kernels want with
-                swizzle="shuffled"
-    panel_rows  16, or 32, which divides N
+    The result is a copy, (..., N / panel_rows, bytes of a row / 16, panel_rows, elements of 16 bytes).
 
-    These are the bytes of AITER's shuffle_weight(w, layout=(panel_rows, 16)), and the shape says so: `scaled_matmul` and
-    `grouped_matmul` take the result for b, `moe` for w1 and w2, and multiply without a copy, with the same results as of rows. What a tile
-    needs of a panel is one piece of memory, wherever K ends: rows of which K is no multiple of 128 bytes are faster so.
-    `unshuffle` has the rows back. There is no derivative. Raises TypeError or ValueError for shapes and dtypes that do not fit.
+    - `w`: weights of any dtype: 8-bit quantized values, two 4-bit values in a byte, bfloat16 or float16. The size of a row is a multiple of
+      16 bytes.
+    - `scales`: e8m0 scales (..., N, K / 32) of such weights. They are then returned as well, in the order that the kernels read with
+      swizzle="shuffled".
+    - `panel_rows`: 16 or 32; a divisor of N.
+
+    The bytes are those of AITER's shuffle_weight(w, layout=(panel_rows, 16)), and the shape tells the layout: `scaled_matmul` and
+    `grouped_matmul` accept the result as b, `moe` as w1 and w2, and read it without a copy, with the same results as from rows. A tile
+    reads one contiguous block of each panel, wherever K ends, so rows whose size is not a multiple of 128 bytes are faster in this layout.
+
+    `unshuffle` restores the rows. Not differentiable. Raises TypeError or ValueError for shapes and dtypes that are not supported.
     """
     where = "hipkittens.preshuffle"
     check_tensor(where, "w", w)
@@ -61,5 +65,8 @@ def preshuffle(
 
 
 def unshuffle(panels: torch.Tensor) -> torch.Tensor:
-    """The rows (..., N, K) of weights that `preshuffle` has brought into panels: a copy. Raises ValueError for what is none."""
+    """Restore the rows (..., N, K) of weights that `preshuffle` reordered; a copy.
+
+    Raises ValueError if `panels` is not in the panel layout.
+    """
     return in_rows("hipkittens.unshuffle", "panels", panels)

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def checked_simulation(request: pytest.FixtureRequest) -> Iterator[simulate]:
-    """An open `hipkittens.simulate(checks="all")`; parametrise it indirectly with a target to choose one.
+    """An active `hipkittens.simulate(checks="all")`; parametrize it indirectly with a target to choose one.
 
-    A test that looks at `findings` itself and expects some calls `checked_simulation.forget()`.
+    A test that examines expected `findings` itself calls `checked_simulation.forget()`.
     """
     from . import simulate
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A packed projection of queries, keys and values apart: normalised, turned, and written to a cache, in one launch."""
+"""Splits a packed projection into queries, keys and values, normalizes and rotates them and writes them to a cache, in one launch."""
 
 from __future__ import annotations
 
@@ -46,22 +46,23 @@ def qkv_rotary(
     k_scale: torch.Tensor | None = None,
     v_scale: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """q, k and v of packed rows, in one launch: split into heads, q and k normalised and turned, k and v written to a cache.
+    """Split a packed QKV projection into heads, normalize and rotate q and k, and write k and v to a cache, in one launch.
 
-    qkv        (tokens, n) or (batch, tokens, n), bfloat16, float16 or float32: num_heads of queries, then num_kv_heads of keys, then as
-               many of values, all of the same number of features; any strides. Results are (..., tokens, heads, features).
-               With a cache also (q, k, v) apart, each (tokens, heads, features) or with a batch in front: of a packed tensor in
-               another order, such as one with gates beside its queries, these are views.
-    q_weight, k_weight  (features,), bfloat16, float16 or float32, both of one dtype: x * rsqrt(mean(x ** 2) + eps) * weight over
-               the features of each head, before it is turned; without one, none. Everything from qkv to the result is float32 and
-               is rounded once; Transformers rounds between norm and rotation.
-    cos, sin, interleaved, positions, offsets, cu_seqlens, offset, nope_first, full_tables  as in `rotary`
-    key_cache, value_cache, slots, layout, k_scale, v_scale  as in `cache_write`, with a slot for each token (batch * tokens,): all
-               tensors that are needed, or none. What is written is the k and v that are returned. Slots that are negative leave
-               the cache alone, not the results. 16-bit qkv only, and no gradient.
+    - `qkv`: (tokens, n) or (batch, tokens, n), bfloat16, float16 or float32, any strides: `num_heads` heads of queries, then `num_kv_heads`
+      of keys, then as many of values, all with the same number of features, up to 1024. Results are (..., tokens, heads, features). With a
+      cache also separate (q, k, v), each (tokens, heads, features) or with a leading batch dimension: for a packed tensor in another order,
+      such as one with gates next to its queries, these are views.
+    - `q_weight`, `k_weight`: (features,), bfloat16, float16 or float32, both of one dtype. The features of each head become
+      x * rsqrt(mean(x ** 2) + eps) * weight before they are rotated; without a weight they are not normalized. Everything from qkv to the
+      result is float32 and rounded once; Transformers rounds between norm and rotation.
+    - `eps`: the norm's epsilon.
+    - `cos`, `sin`, `interleaved`, `positions`, `offsets`, `cu_seqlens`, `offset`, `nope_first`, `full_tables`: as in `rotary`.
+    - `key_cache`, `value_cache`, `slots`, `layout`, `k_scale`, `v_scale`: as in `cache_write`, with one slot per token (batch * tokens,):
+      all required tensors, or none. The k and v that are returned are written. Tokens with a negative slot are not written to the cache but
+      are in the results. 16-bit qkv only, and no gradient.
 
-    Gradients: of qkv, q_weight and k_weight, where no cache is written; not again. A head may have features up to 1024. Raises
-    TypeError or ValueError, before anything is launched, for what has no kernel.
+    Without a cache, differentiable once in qkv, q_weight and k_weight. Raises TypeError or ValueError, before anything is launched, for
+    arguments that no kernel supports.
     """
     where = "hipkittens.qkv_rotary"
     rotation = Rotation(
@@ -144,7 +145,7 @@ def _heads_of(where: str, qkv: torch.Tensor, num_heads: int, num_kv_heads: int) 
 
 
 def _heads_apart(where, qkv, num_heads: int, num_kv_heads: int) -> tuple[torch.Tensor, ...]:
-    """The same of q, k and v that are given so, but for the batch."""
+    """The same for q, k and v that are passed separately; their batch dimension may be missing."""
     names = ("q", "k", "v")
     if len(qkv) != 3:
         raise ValueError(f"{where}: qkv has {len(qkv)} tensors; it must be (q, k, v)")

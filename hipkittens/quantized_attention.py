@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Attention of operands that are quantised for it: int8 for the scores, 8-bit floats for what they weigh (SageAttention)."""
+"""Attention with quantized operands: int8 for the scores, 8-bit floats for weights and values (SageAttention)."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .attention import DTYPES, LARGEST_HEAD, check_layout, checked_operands, win
 from .quantization import dtype_of
 
 QUERY_BLOCK, KEY_BLOCK = 128, 64
-# What a wave has of queries, and a tile of keys: each has one factor.
+# The queries of a wave and the keys of a tile: each set has one factor.
 SHORTEST_BLOCKS = {"query_block": 32, "key_block": 64}
 LONGEST_BLOCK = 1 << 20
-# Of int8 and of bytes of V along a channel: a load has so many.
+# Elements of int8, and of bytes of V along a channel, in one load.
 _VECTOR = 16
 _LOG2_E = math.log2(math.e)
 
 
 class AttentionCodes(NamedTuple):
-    """Quantised operands of attention: scores of base 2 are (q . k) q_scale k_scale, and values are v v_scale.
+    """Quantized operands ("codes") of attention. Scores are base-2, (q . k) q_scale k_scale; values are v v_scale.
 
-    q  int8 (B, N, H, D), and q_scale float32 (B, H, blocks of queries), which holds the scale of the softmax, too
-    k  int8 (B, N_k, H_k, D), and k_scale float32 (B, H_k, blocks of keys)
-    v  e4m3 of the target (B, H_k, D_v, M), a row for each channel: M is N_k rounded up to a multiple of 16, and what is behind the
-       last key does not matter; v_scale float32 (B, H_k, D_v)
+    q  int8 (B, N, H, D); q_scale float32 (B, H, query blocks), which includes the softmax scale
+    k  int8 (B, N_k, H_k, D); k_scale float32 (B, H_k, key blocks)
+    v  e4m3 of the target (B, H_k, D_v, M), one row per channel. M is N_k rounded up to a multiple of 16, and the contents past the
+       last key do not matter; v_scale float32 (B, H_k, D_v)
     """
 
     q: torch.Tensor
@@ -109,21 +109,22 @@ def attention_quantized(
     key_block: int = KEY_BLOCK,
     return_lse: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """softmax(scale q k^T) v with scores of int8 and values of 8-bit floats; q (B, N, H, D), k (B, N_k, H_k, D), v (B, N_k, H_k, D_v).
+    """Softmax attention that quantizes its operands: int8 products for the scores, 8-bit floats for weights and values.
 
-    All bfloat16 or all float16, D a multiple of 16 and D_v of 8, both up to 256, H a multiple of H_k; the result has q's dtype. Shapes,
-    causal masks, window_size, layout, scale, and the LSE, which return_lse asks for, are those of `hipkittens.attention`.
+    q (B, N, H, D), k (B, N_k, H_k, D) and v (B, N_k, H_k, D_v) are all bfloat16 or all float16. D is a multiple of 16 and D_v of 8, both up
+    to 256; H is a multiple of H_k. The result is softmax(scale q k^T) v in q's dtype. causal, window_size, layout, scale and the LSE
+    requested by return_lse are those of `hipkittens.attention`, and so are the shapes.
 
-    Operands are quantised here: q to int8 with one scale for query_block queries of a head, k to int8 with one for key_block keys of a
-    head, v to e4m3 of the target (e4m3fnuz on gfx942, e4m3fn on gfx950) with one for each channel of a head. Products of int8 are
-    exact, sums float32, and weights are rounded to e4m3 between the two products. smooth_k takes the mean over all keys from k first:
-    softmax does not change, and what is left fits int8 better; the LSE is still that of k.
+    q is quantized to int8 with one scale for every query_block queries of a head, k to int8 with one scale for every key_block keys of a
+    head, and v to the target's e4m3 (e4m3fnuz on gfx942, e4m3fn on gfx950) with one scale for each channel of a head. Products of int8
+    are exact, sums are float32, and weights are rounded to e4m3 between the two GEMMs. smooth_k first subtracts the mean over all keys
+    from k: this does not change the softmax, and the remainder is represented better in int8. The LSE is still that of the original k.
 
-    Blocks are powers of two up to 2^20, query_block from 32 and key_block from 64 on. NaN or an infinity in q makes NaN of its block, in
-    k of all that sees its block (with smooth_k, of everything of the head), in v of its channel.
+    query_block and key_block are powers of two up to 2^20, query_block at least 32 and key_block at least 64. A NaN or an infinity in q
+    makes its query block NaN; in k everything that attends to its key block (with smooth_k, the whole head); in v its channel.
 
-    Quantising is done by PyTorch's operations, the attention by one kernel. No gradient: raises ValueError where one would be recorded.
-    Raises TypeError or ValueError, before anything is launched, for a dtype, shape, device or option without a kernel.
+    Quantization uses PyTorch operations, the attention is one kernel. Not differentiable: raises ValueError where autograd would record
+    the call. Raises TypeError or ValueError, before anything is launched, for a dtype, shape, device or option that no kernel supports.
     """
     where = "hipkittens.attention_quantized"
     check_layout(where, layout)
@@ -222,16 +223,19 @@ def attention_of_codes(
     key_block: int = KEY_BLOCK,
     return_lse: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """What `attention_quantized` does of operands that are quantised already.
+    """Attention of operands that are already quantized: the kernel of `attention_quantized`.
 
-    q and k  int8 (B, N, H, D) and (B, N_k, H_k, D)
-    v        e4m3 of the target, (B, N_k, H_k, D_v); it is copied, channel by channel
-    q_scale  float32 (B, H, blocks of query_block queries), k_scale (B, H_k, blocks of key_block keys), v_scale (B, H_k, D_v)
+    - `q`, `k`: int8 (B, N, H, D) and (B, N_k, H_k, D).
+    - `v`: e4m3 of the target, (B, N_k, H_k, D_v). It is copied into channel-major order.
+    - `q_scale`, `k_scale`, `v_scale`: float32 (B, H, blocks of query_block queries), (B, H_k, blocks of key_block keys) and
+      (B, H_k, D_v). Scales of q and k are finite and not negative.
+    - `out_dtype`: bfloat16 or float16.
+    - `causal`, `window_size`, `layout`: as in `hipkittens.attention`.
+    - `query_block`, `key_block`: as in `attention_quantized`.
+    - `return_lse`: also return the LSE of the scores, in natural logarithm, float32 (B, H, N).
 
-    Scores of base 2 are (q . k) q_scale k_scale: the scale of the softmax and log2(e) are in q_scale. Scales of q and k are finite, 0 or
-    more. The result is of out_dtype, bfloat16 or float16, and the LSE, which return_lse asks for, that of the scores, in natural logarithm,
-    float32 (B, H, N). causal, window_size and layout are those of `hipkittens.attention`. No gradient. Raises TypeError or ValueError,
-    before anything is launched, for a dtype, shape, device or option without a kernel.
+    Scores are base-2, (q . k) q_scale k_scale: q_scale includes the softmax scale and log2(e). Not differentiable. Raises TypeError or
+    ValueError, before anything is launched, for a dtype, shape, device or option that no kernel supports.
     """
     where = "hipkittens.attention_of_codes"
     check_layout(where, layout)
@@ -325,7 +329,7 @@ def quantized(
     query_block: int,
     key_block: int,
 ) -> AttentionCodes:
-    """q, k less its mean, and v (B, N, H, D) in codes."""
+    """Quantizes q, k minus its mean, and v, each (B, N, H, D)."""
     q_codes, q_scale = _in_int8(q.float() * (scale * _LOG2_E), query_block)
     k_codes, k_scale = _in_int8(k.float() if mean is None else k.float() - mean, key_block)
     dtype = dtype_of("fp8", v.device)
@@ -335,12 +339,12 @@ def quantized(
 
 
 def _scale_of(largest: torch.Tensor, largest_code: float) -> torch.Tensor:
-    """1 where all is zero."""
+    """The scale for this largest magnitude; 1 if all values are zero."""
     return torch.where(largest == 0, torch.ones_like(largest), largest / largest_code)
 
 
 def _padded(rows: torch.Tensor, multiple: int, least: int = 0) -> torch.Tensor:
-    """(B, N, ...) with zeros behind, so that N is a multiple, and `least` or more."""
+    """(B, N, ...) padded with zeros so that N is a multiple of `multiple`, and at least `least`."""
     count = max(-(-rows.shape[1] // multiple) * multiple, least)
     if count == rows.shape[1]:
         return rows
@@ -348,7 +352,7 @@ def _padded(rows: torch.Tensor, multiple: int, least: int = 0) -> torch.Tensor:
 
 
 def _in_int8(rows: torch.Tensor, block: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(B, N, H, D) as int8, and the scales (B, H, blocks)."""
+    """(B, N, H, D) quantized to int8, and the scales (B, H, blocks)."""
     block = min(block, max(rows.shape[1], 1))
     blocks = _padded(rows, block).unflatten(1, (-1, block))
     scale = _scale_of(blocks.abs().amax((2, 4)), 127.0)
@@ -357,7 +361,7 @@ def _in_int8(rows: torch.Tensor, block: int) -> tuple[torch.Tensor, torch.Tensor
 
 
 def _by_channel(v: torch.Tensor) -> torch.Tensor:
-    """(B, N_k, H_k, D_v) of a byte as (B, H_k, D_v, N_k rounded up to a multiple of 16)."""
+    """(B, N_k, H_k, D_v) of one-byte elements as (B, H_k, D_v, N_k rounded up to a multiple of 16)."""
     return _padded(v.view(torch.uint8), _VECTOR).permute(0, 2, 3, 1).contiguous().view(v.dtype)
 
 
@@ -370,7 +374,7 @@ def in_torch(
     right: int,
     wide: torch.dtype = torch.float32,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The attention in PyTorch. In float32, weights are rounded to v's 8-bit floats as the kernels round them; in float64, not at all."""
+    """The attention in PyTorch. In float32, weights are rounded to v's 8-bit floats like in the kernels; in float64, not at all."""
     group = codes.q.shape[2] // codes.k.shape[2]
     n_q, n_k = codes.q.shape[1], codes.k.shape[1]
     k, k_scale, v, v_scale = (

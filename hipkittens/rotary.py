@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Rotary position embeddings, of one tensor or of queries and keys in one launch."""
+"""Rotary position embeddings of one tensor, or of queries and keys in one launch."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ def rotary(
     layout: str = "bnhd",
     inplace: bool = False,
 ) -> torch.Tensor:
-    """x with its first 2 * pairs features turned pairwise by the angle of each token.
+    """Apply rotary position embeddings to the first 2 * pairs features of x.
 
-    x          (batch, tokens, heads, features), with layout="bhnd" (batch, heads, tokens, features), any strides with
-               unit last one. Three dimensions, (tokens, heads, features) or (heads, tokens, features), are a batch of
-               one: packed sequences, with cu_seqlens or with positions that begin again at 0.
-    cos, sin   (rows, pairs), float32, bfloat16 or float16; no gradient. `rotary_tables` makes them of angles
-    interleaved  pairs are features (2i, 2i + 1); otherwise (i, i + pairs)
-    positions  int32 or int64, (tokens,) or (batch, tokens): the row of each token. Otherwise it is offset + token.
-    offsets    the same types and shapes: added to the row of each token
-    cu_seqlens int32 or int64, (sequences + 1,), beginning with 0 and ending with the number of tokens: where each packed
-               sequence begins. Positions begin again there, at offset. Its values are not looked at on the host.
-    nope_first the last 2 * pairs features are turned, not the first
-    full_tables  cos and sin are (rows, 2 * pairs), a column for each feature that is turned: features a and b of a pair become
-               a cos_a - b sin_a and b cos_b + a sin_b. The gradient is the transpose.
-    column_tables  (cos, sin) of a grid of tokens, which stand row by row: the first 2 * pairs of the features that are turned by the
-               token's row of the grid in cos and sin, the 2 * pairs behind them by its column in these, which have as many rows
-               as the grid has columns
-    inplace    x itself is written and returned; not for tensors that need a gradient
+    - `x`: (batch, tokens, heads, features), or with layout="bhnd" (batch, heads, tokens, features); bfloat16, float16 or float32, any
+      strides with a unit last one. Three dimensions, (tokens, heads, features) or (heads, tokens, features), are a batch of one, such as
+      packed sequences, with cu_seqlens or with positions that restart at 0.
+    - `cos`, `sin`: (rows, pairs), float32, bfloat16 or float16; no gradient. `rotary_tables` computes them from angles.
+    - `interleaved`: pairs are features (2i, 2i + 1); otherwise (i, i + pairs).
+    - `positions`: int32 or int64, (tokens,) or (batch, tokens): the row of cos and sin for each token; by default offset + token.
+    - `offsets`: the same dtypes and shapes; added to the row of each token.
+    - `cu_seqlens`: int32 or int64, (sequences + 1,), from 0 to the number of tokens: the start of each packed sequence, where positions
+      restart at `offset`. Its values are not read on the host.
+    - `nope_first`: the last 2 * pairs features are rotated instead of the first.
+    - `full_tables`: cos and sin are (rows, 2 * pairs), a column for each rotated feature: features a and b of a pair become
+      a cos_a - b sin_a and b cos_b + a sin_b. The gradient is the transpose.
+    - `column_tables`: (cos, sin) for tokens that form a grid in row-major order. The first 2 * pairs of the rotated features are rotated by
+      the token's grid row in cos and sin, the next 2 * pairs by its grid column in these tables, which have as many rows as the grid has
+      columns.
+    - `inplace`: x itself is written and returned; not for tensors that require a gradient.
 
-    x is bfloat16, float16 or float32; the result has its shape and dtype. Angles are applied in float32 and rounded once.
-    A position without a row raises ValueError on a CPU, and gives NaN on a GPU. Raises TypeError or ValueError, before
-    anything is launched, for what has no kernel.
+    The result has x's shape and dtype. The rotation is computed in float32 and rounded once. A position outside the tables raises
+    ValueError on a CPU, and gives NaN on a GPU. Raises TypeError or ValueError, before anything is launched, for arguments that no kernel
+    supports.
     """
     rotation = Rotation(
         cos, sin, interleaved, positions, offsets, cu_seqlens, offset, nope_first, full_tables, column_tables
@@ -78,10 +78,10 @@ def rotary_qk(
     layout: str = "bnhd",
     inplace: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """rotary of q and k, which may have different numbers of heads, in one launch.
+    """Apply rotary position embeddings to q and k in one launch; returns (q, k).
 
-    q and k have equal batch, tokens and features. cos, sin, interleaved, positions, offsets, cu_seqlens, offset, nope_first,
-    full_tables, column_tables, layout, inplace and what is raised: as in `rotary`.
+    q and k have the same batch, tokens and features, and may have different numbers of heads. cos, sin, interleaved, positions, offsets,
+    cu_seqlens, offset, nope_first, full_tables, column_tables, layout, inplace and what is raised are as in `rotary`.
     """
     rotation = Rotation(
         cos, sin, interleaved, positions, offsets, cu_seqlens, offset, nope_first, full_tables, column_tables
@@ -93,10 +93,10 @@ def rotary_qk(
 def rotary_tables(
     angles: torch.Tensor, dtype: torch.dtype = torch.float32
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin of angles, as `rotary` takes them: (rows, pairs) of radians, position times frequency.
+    """Compute the cos and sin tables of `rotary` from angles (rows, pairs) in radians, position times frequency.
 
-    PyTorch's operations on any device, in float32, or float64 for angles of float64; rounded once to dtype. A column of angles for
-    each feature that is turned gives full_tables.
+    Uses PyTorch operations on any device, in float32, or in float64 for float64 angles; rounded once to `dtype`. With a column of angles
+    for each rotated feature, these are the tables for full_tables.
     """
     where = "hipkittens.rotary_tables"
     check_tensor(where, "angles", angles)
@@ -142,7 +142,7 @@ def _in_torch(x, operands, heads_first):
 
 
 def _check(function, names, tensors, rotation, layout, inplace) -> tuple[int, int]:
-    """Batch and tokens."""
+    """Checks the arguments and returns batch and tokens."""
     where = f"hipkittens.{function}"
     named = tuple(zip(names, tensors, strict=True))
     first = tensors[0]

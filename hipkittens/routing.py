@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which experts tokens go to, and tokens in the order of their experts."""
+"""Expert routing: which experts tokens are sent to, and sorting tokens by expert."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCORES = ("softmax", "sigmoid", "sqrtsoftplus")  # in the order of csrc/kernels/
 MOST_EXPERTS, MOST_GROUPS = 1536, 64  # most_experts and most_groups of csrc/kernels/router
 MOST_TOP1_EXPERTS = 16  # most_top1_experts
 _ID_DTYPES = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
-_SMALLEST_SUM = 1e-20  # what sums of scores are raised by, as DeepSeek does
+_SMALLEST_SUM = 1e-20  # added to sums of scores, as in DeepSeek
 
 
 @_backend.interruptible
@@ -34,24 +34,26 @@ def router(
     scale: float = 1.0,
     shared: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The k experts of each token and their weights: a mixture of experts' scores, top-k and renormalisation in one launch.
+    """Select the top-k experts of each token and their weights: scores, top-k and renormalization in one launch.
 
-    logits   (..., E) float32, bfloat16 or float16, E up to 1536; all arithmetic is float32
-    score    "softmax" over E, "sigmoid", or "sqrtsoftplus", sqrt(log(1 + e^x))
-    bias     (E,), added to the scores where experts are chosen, and never part of a weight (DeepSeek-V3's
-             e_score_correction_bias)
-    groups   E is cut into so many groups, up to 64, and experts are chosen from the best topk_groups of them only. A group is as
-             good as its best expert; with a bias, as the sum of its best two
-    renormalize  weights are divided by their sum, with sigmoid and sqrtsoftplus by 1e-20 more
-    scale    of all weights, whatever the number of tokens
-    shared   so many experts that every token goes to follow, with the numbers E, E + 1, ... and weight 1
+    - `logits`: (..., E) float32, bfloat16 or float16, E up to 1536. All arithmetic is float32.
+    - `k`: the number of experts of each token.
+    - `score`: "softmax" over E, "sigmoid", or "sqrtsoftplus", sqrt(log(1 + e^x)).
+    - `bias`: (E,), added to the scores for the selection only, never to the weights (DeepSeek-V3's e_score_correction_bias). Gets no
+      gradient.
+    - `groups`, `topk_groups`: experts are divided into `groups` groups, up to 64, and chosen only from the best topk_groups of them. The
+      score of a group is that of its best expert; with a bias, the sum of its best two.
+    - `renormalize`: divide weights by their sum; with sigmoid and sqrtsoftplus by the sum + 1e-20.
+    - `scale`: a factor of all weights, whatever the number of tokens.
+    - `shared`: the number of shared experts, appended to every token's choices with ids E, E + 1, ... and weight 1.
 
-    Returns weights (..., k + shared) float32, differentiable in logits, and ids (..., k + shared) int32, the best first. Without
-    a bias experts are in the order of their logits, which all scores keep, so that scores that round to one number, such as
-    sigmoid(20) and sigmoid(30), do not change the choice. Ties are the lower id's. NaN is greater than all, as in torch.topk:
-    an expert with a NaN is chosen first, and its weight is NaN; with softmax or renormalize the whole token's are. Experts with
-    -inf are chosen last, each once, with weight 0. The bias gets no gradient.
-    Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    Returns weights (..., k + shared) float32, differentiable in logits, and ids (..., k + shared) int32, the best first.
+
+    Without a bias, experts are ordered by their logits. All scores preserve that order, so scores that round to the same number, such as
+    sigmoid(20) and sigmoid(30), do not change the choice. Ties go to the lower id. NaN is greater than everything, as in torch.topk: an
+    expert with a NaN is chosen first and has a NaN weight; with softmax or renormalize all weights of the token are NaN. Experts with -inf
+    are chosen last, each once, with weight 0. Raises TypeError or ValueError, before anything is launched, for arguments that no kernel
+    supports.
     """
     where = "hipkittens.router"
     check_tensor(where, "logits", logits)
@@ -99,13 +101,13 @@ def router(
 
 @_backend.interruptible
 def router_top1(x: torch.Tensor, w: torch.Tensor, *, shared: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """router(x @ w, 1, score="sigmoid", shared=shared), whose logits stay float32: the best expert of each token by the sigmoid
-    of its logit, and that as its weight (Llama 4).
+    """Select the best expert of each token by the sigmoid of its logit (Llama 4), with the router's matrix product in the same call.
 
-    x (..., K) and w (K, E) are bfloat16 or float16, both the same, E up to 1536. Returns weights (..., 1 + shared) float32,
-    differentiable in x and w, and ids (..., 1 + shared) int32, as `router` describes them. Up to 16 experts take one launch, in which
-    every workgroup reads all of w; more take those of `matmul` and of `router`, which read less. Raises TypeError or ValueError, before
-    anything is launched, for what has no kernel.
+    The result is router(x @ w, 1, score="sigmoid", shared=shared), but the logits stay float32. `x` (..., K) and `w` (K, E) are bfloat16 or
+    float16, both the same, E up to 1536. Returns weights (..., 1 + shared) float32, differentiable in x and w, and ids (..., 1 + shared)
+    int32, as described in `router`. Up to 16 experts take one launch, in which every workgroup reads all of w; more experts take the
+    launches of `matmul` and `router`, which read less. Raises TypeError or ValueError, before anything is launched, for arguments that no
+    kernel supports.
     """
     where = "hipkittens.router_top1"
     for name, value in (("x", x), ("w", w)):
@@ -139,14 +141,14 @@ def scores_in_torch(logits, score):
 
 
 def choice_in_torch(logits, bias, k, score, groups, topk_groups):
-    """Ids, by a stable sort."""
+    """The ids, by a stable sort."""
     value = logits if bias is None else scores_in_torch(logits, score) + bias
     if groups > 1:
         grouped = value.unflatten(-1, (groups, -1))
         best = grouped.sort(-1, descending=True).values[..., : 1 if bias is None else 2].sum(-1)
         chosen = best.sort(stable=True, dim=-1, descending=True).indices[..., :topk_groups]
         there = torch.zeros_like(best, dtype=torch.bool).scatter(-1, chosen, True)
-        # Behind all that is there, -inf included.
+        # After all others, -inf included.
         order = value.sort(stable=True, dim=-1, descending=True).indices
         absent = ~there.repeat_interleave(value.shape[-1] // groups, -1).gather(-1, order)
         return order.gather(-1, absent.sort(stable=True, dim=-1).indices)[..., :k]
@@ -154,7 +156,7 @@ def choice_in_torch(logits, bias, k, score, groups, topk_groups):
 
 
 def weights_in_torch(logits, ids, score, renormalize, scale):
-    """Of float logits."""
+    """The weights from float32 logits."""
     if SCORES[score] == "softmax" and renormalize:
         return logits.gather(-1, ids).softmax(-1) * scale
     weights = scores_in_torch(logits, score).gather(-1, ids)
@@ -176,14 +178,14 @@ def _in_torch(logits, bias, k, score, groups, topk_groups, renormalize, scale, s
 
 
 class AlignedExperts(NamedTuple):
-    """expert_sort's result for grouped products of whole blocks (AITER's moe_align_block_size).
+    """expert_sort's result for grouped GEMMs over whole blocks (AITER's moe_align_block_size).
 
-    entries        the pair of each place, counted through (token, choice); the number of pairs where there is none
+    entries        the pair of each place, numbered token * k + choice; the number of pairs where there is none
     weights        of each place, 0 where there is no pair; None without weights
-    block_experts  of each block, -1 behind the last
+    block_experts  the expert of each block, -1 past the last block
     tokens_left    pairs of its expert from this block on
     offsets        the first place of each expert; offsets[num_experts] is the place past the last
-    num_valid      that place again, and the tokens
+    num_valid      offsets[num_experts] again, and the number of tokens
     places         of each pair, -1 without an expert
     """
 
@@ -197,7 +199,7 @@ class AlignedExperts(NamedTuple):
 
 
 class PackedExperts(NamedTuple):
-    """As AlignedExperts, with entries choice << 24 | token, and k << 24 | tokens where there is none (AITER's moe_sorting)."""
+    """Like AlignedExperts, with entries choice << 24 | token, and k << 24 | tokens where there is none (AITER's moe_sorting)."""
 
     entries: torch.Tensor
     weights: torch.Tensor | None
@@ -211,7 +213,7 @@ class PackedExperts(NamedTuple):
 class RaggedExperts(NamedTuple):
     """expert_sort's result without padding: the pairs of expert e are entries[offsets[e] : offsets[e + 1]].
 
-    entries   pairs in the order of experts, -1 behind offsets[num_experts]
+    entries   pairs in the order of experts, -1 past offsets[num_experts]
     weights   of each place, 0 where there is no pair; None without weights
     offsets   the first place of each expert, and the place past the last
     places    of each pair, -1 without an expert: the inverse of entries
@@ -237,19 +239,19 @@ def expert_sort(
     *,
     expert_map: torch.Tensor | None = None,
 ) -> AlignedExperts | PackedExperts | RaggedExperts:
-    """Pairs of token and expert in the order of experts, those of one expert in the order of tokens: a stable sort of ids.
+    """Sort (token, expert) pairs by expert, stably, so that the pairs of one expert are in the order of tokens.
 
-    ids         (tokens, k) or (tokens,), int32 (int64, int16, int8 and uint8 are converted): the experts of each token. Ids that
-                are negative or not below num_experts, up to 1536, are counted nowhere
-    weights     of the same shape, float32, bfloat16 or float16, to be sorted along as float32, or None; differentiable
-    block       of "aligned" and "packed": every expert begins at a multiple of it, up to 65536. An expert without pairs takes none
-    layout      "aligned": AlignedExperts, "packed": PackedExperts, "ragged": RaggedExperts
-    expert_map  int32, the number among this device's num_experts of each id, negative for other devices' (vLLM's expert_map)
+    - `ids`: (tokens, k) or (tokens,), int32 (int64, int16, int8 and uint8 are converted): the experts of each token. Ids that are negative
+      or not below `num_experts`, up to 1536, are ignored.
+    - `weights`: of the same shape, float32, bfloat16 or float16, permuted in the same way as float32; or None. Differentiable.
+    - `block`: for "aligned" and "packed": every expert begins at a multiple of it, up to 65536. An expert without pairs takes no block.
+    - `layout`: "aligned" returns AlignedExperts, "packed" PackedExperts, "ragged" RaggedExperts.
+    - `expert_map`: int32, the index among this device's num_experts for each id, negative for other devices' experts (vLLM's expert_map).
 
-    Results have room for every choice of experts, so that nothing waits for the device: entries has
-    pairs + min(pairs, num_experts) (block - 1) places, rounded up to whole blocks. Up to 65536 pairs take one launch, more take
-    three. All is integers, so the result is the same in every run. "packed" holds up to 16777215 tokens of 127 choices.
-    Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    Results have room for every possible choice of experts, so that nothing waits for the device: entries has
+    pairs + min(pairs, num_experts) (block - 1) places, rounded up to whole blocks. Up to 65536 pairs take one launch, more take three. All
+    values are integers, so the result is the same in every run. "packed" holds up to 16777215 tokens with 127 choices. Raises TypeError or
+    ValueError, before anything is launched, for arguments that no kernel supports.
     """
     where = "hipkittens.expert_sort"
     check_tensor(where, "ids", ids)
@@ -307,7 +309,7 @@ def expert_sort(
 
 
 def capacity(pairs, num_experts, block):
-    """Of plan.h in csrc/kernels/expert_sort."""
+    """As in plan.h in csrc/kernels/expert_sort."""
     fewer = torch.sym_min(pairs, num_experts)
     return (pairs + fewer * (block - 1) + block - 1) // block * block
 

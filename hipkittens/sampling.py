@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The next token of each row of logits: greedy, or drawn."""
+"""Sampling the next token of each row of logits, greedily or at random."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._arguments import check_dtype_and_device, check_tensor, check_whole_number
 from ._call import call
 from .selection import DTYPES, MOST, topk
 
-# The least temperature above 0, of csrc/kernels/sample/kinds.h.
+# The least temperature above 0, from csrc/kernels/sample/kinds.h.
 LEAST_TEMPERATURE = 1e-5
 
 
@@ -27,21 +27,22 @@ def sample(
     generator: torch.Generator | None = None,
     eps: float = 1e-10,
 ) -> torch.Tensor:
-    """The number of a column of each row, int64: drawn with the probabilities softmax(logits / temperature).
+    """Sample a column index for each row with the probabilities softmax(logits / temperature); int64.
 
-    It is argmax over j of p[j] / (e[j] + eps), with p the softmax and e drawn from an exponential distribution of rate 1, computed as
-    the argmax of logits[j] / temperature - log(e[j] + eps) in float32: one read of the row, and nothing that overflows. Ties are the
-    lower number's, and a NaN is greater than all, as in torch.argmax.
+    The index is argmax over j of p[j] / (e[j] + eps), with p the softmax and e drawn from an exponential distribution of rate 1. It is
+    computed as the argmax of logits[j] / temperature - log(e[j] + eps) in float32, which reads the row once and does not overflow. Ties go
+    to the lower index, and a NaN is greater than everything, as in torch.argmax.
 
-    logits        (..., columns), bfloat16, float16 or float32; any strides
-    temperature   a number, or float32 of the shape of the rows; 0 takes the largest logit, and anything below 1e-5 counts as 1e-5
-    exponentials  e, float32 of the shape of logits; by default drawn by torch with `generator`, where any row is drawn
-    top_k         only the top_k largest logits of a row (up to 2048; of equal ones the first) are drawn from: `hipkittens.topk`
-    top_p         a number, or float32 of the shape of the rows, above 0 up to 1: only the most probable ones, after top_k, the fewest
-                  whose probabilities reach top_p together. With top_k up to 2048 these are sorted by `hipkittens.topk`, without it
-                  whole rows by torch.sort; probabilities are added by PyTorch's operations
+    - `logits`: (..., columns), bfloat16, float16 or float32; any strides.
+    - `temperature`: a number, or float32 in the shape of the rows. 0 selects the largest logit; any other value below 1e-5 counts as 1e-5.
+    - `exponentials`: e, float32 in the shape of logits; by default drawn by torch with `generator`, if any row is sampled at random.
+    - `top_k`: sample only from the top_k largest logits of a row (up to 2048; of equal ones the first), by `hipkittens.topk`.
+    - `top_p`: a number, or float32 in the shape of the rows, above 0 and up to 1: after top_k, sample only from the smallest set of most
+      probable columns whose probabilities add up to top_p. With top_k up to 2048 they are sorted by `hipkittens.topk`, without it whole
+      rows by torch.sort; probabilities are added by PyTorch operations.
+    - `eps`: see above.
 
-    No gradients. Raises TypeError or ValueError, before anything is launched, for what is not allowed.
+    Not differentiable. Raises TypeError or ValueError, before anything is launched, for arguments that are not allowed.
     """
     where = "hipkittens.sample"
     check_tensor(where, "logits", logits)
@@ -85,7 +86,7 @@ def sample(
         )
     if top_k is None and top_p is None:
         return _chosen(logits, exponentials, temperature, eps)
-    # Candidates, the largest first; of equal ones the first.
+    # Candidates, the largest first; the first of equal ones.
     if top_k is not None:
         candidates, numbers = topk(logits, top_k)
     else:
@@ -95,7 +96,7 @@ def sample(
             candidates.float() / temperature.clamp(min=LEAST_TEMPERATURE)[..., None], -1
         )
         before = probabilities.cumsum(-1) - probabilities
-        # The first stays, and rows with NaN, whose sums are NaN, stay whole.
+        # The first is kept, and rows with NaN, whose sums are NaN, are kept whole.
         outside = before >= top_p[..., None]
         outside[..., 0] = False
         candidates = candidates.masked_fill(outside, -math.inf)
@@ -114,7 +115,7 @@ def _chosen(logits, exponentials, temperature, eps):
 
 
 def in_torch(logits, exponentials, temperature, eps):
-    """The operator's choice in PyTorch's operations."""
+    """The operator's choice by PyTorch operations."""
     values = logits.float()
     if exponentials is not None:
         scaled = values / temperature.clamp(min=LEAST_TEMPERATURE)[..., None] - (exponentials + eps).log()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Matrix products of quantised operands: codes of 8, 6 or 4 bits, and scales of tensors, rows or blocks."""
+"""Scaled matrix products of quantized operands: 8-, 6- or 4-bit values ("codes") with per-tensor, per-row or block scales."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Scaling = Literal["tensor", "row", "1x32", "1x128", "128x128"]
 OUTPUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 CODE_DTYPES = (torch.float8_e4m3fnuz, torch.float8_e4m3fn)  # of gfx942 and gfx950
 BIAS_DTYPES = OUTPUT_DTYPES
-# Numbers of the operator's arguments: scalings are torch.nn.functional.ScalingType's, activations csrc/kernels/activation_kind.h's.
+# Numeric values of the operator's arguments: scalings as in torch.nn.functional.ScalingType, activations in csrc/kernels/activation_kind.h.
 SCALINGS: dict[str, int] = {"tensor": 0, "row": 1, "1x32": 3, "1x128": 4, "128x128": 5}
 _BLOCKS = {"1x32": (1, 32), "1x128": (1, 128), "128x128": (128, 128)}
 FORMATS = {"fp8": 0, "bf8": 1, "int8": 2, "fp4": 3, "fp6": 4, "bf6": 5, "bf16": 6}
@@ -44,11 +44,11 @@ _FORMAT_OF = {
     torch.bfloat16: "bf16",
 }
 _BYTES_OF_SCALES = (torch.uint8, torch.float8_e8m0fnu)
-# Pairs of scalings that kernels have.
+# Pairs of scalings that kernels support.
 _OUTER, _BLOCKED = ("tensor", "row"), ("1x128", "128x128")
 _MX = ("1x32",)
 _BUILT = {(a, b) for built in (_OUTER, _BLOCKED, _MX) for a in built for b in built}
-# Formats of pairs of operands, and which of the pairs of scalings each has.
+# Pairs of operand formats, and the pairs of scalings that each supports.
 _FLOAT8 = {("fp8", "fp8"), ("fp8", "bf8"), ("bf8", "fp8")}
 _MOST_SIX_BIT_BYTES = 4095 << 20  # of an operand: csrc/torch/scaled_gemm.cpp
 _SAME_SIX = {("fp6", "fp6"), ("bf6", "bf6")}
@@ -58,7 +58,7 @@ _ALLOWED_PAIRS = (
     "both e4m3, one e4m3 and one e5m2, both torch.int8, both e2m1 (float4_e2m1fn_x2 or uint8), a of e4m3, e5m2 or bfloat16 and b "
     "of e2m1, both of one format of 6 bits (formats='fp6' or 'bf6')"
 )
-# Sums of int8 products of this many may pass 31 bits.
+# Sums of this many int8 products may exceed 31 bits.
 INT8_LIMIT = 2**31 // 128**2
 
 
@@ -77,41 +77,46 @@ def scaled_matmul(
     formats: str | tuple[str, str] | None = None,
     scale_result: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """activation((a * scale_a) @ (b * scale_b) + bias) of codes a (M, K) and b (K, N), usually w.t(), rounded once.
+    """Scaled matrix product of quantized operands, with an optional fused bias and activation, rounded once.
 
-    a, b       both 8-bit floats of the target (float8_e4m3fnuz and float8_e5m2fnuz on gfx942, float8_e4m3fn and float8_e5m2
-               on gfx950; not both e5m2), summed in float32; or both int8, summed exactly in int32, with K below 131072; or on
-               gfx950 both e2m1, two along K in a byte, the first in its low half, (M, K / 2) and (K / 2, N) of
-               float4_e2m1fn_x2 or uint8; or on gfx950 `a` of 8 bits and `b` of e2m1, (M, K) and (K / 2, N), or `a` of bfloat16 on
-               either target, whose instructions take what e2m1 and its scale mean as bfloat16, exactly; or on gfx950 both e2m3 or
-               both e3m2, 32 along K in 24 bytes, (M, 3 K / 4) and (3 K / 4, N) of uint8 with `formats`. 32 divides K of 6 and 4
-               bits. The kernels read both along K: an `a` whose rows, or a `b` whose columns, are not contiguous is copied once,
-               as torch copies operands of other strides
-    b          may also be in panels, as `preshuffle` has w and AITER's shuffle_weight its bytes: (N / 16, bytes of a row / 16, 16, 16),
-               of 8 and 4 bits, with the same result
-    scale_a,   what codes are multiplied with, float32: one element ("tensor"), or (M, 1) and (1, N) ("row"), which are applied
-    scale_b    to the sums; or of e4m3 codes one for each 128 of K and each row, (M, ceil(K / 128)) and (ceil(K / 128), N)
-               ("1x128"), or 128 rows, (ceil(M / 128), ceil(K / 128)) and (ceil(K / 128), ceil(N / 128)) ("128x128"). These,
-               of any strides, are applied to the sums of each 128 of K, and the product of a pair has to be a float32; or on
-               gfx950, of floats of 8, 6 or 4 bits and a K that 32 divides, e8m0 bytes (uint8 or float8_e8m0fnu, 2 ** (byte - 127),
-               255 for NaN) for each 32 of K and each row, (M, K / 32) and (K / 32, N) ("1x32"), which the matrix instruction
-               applies. ("tensor", "1x32") and ("row", "1x32"): of `b` of e2m1 and an `a` that is wider; of bfloat16 scale_a may be
-               None. None for both where out_dtype is torch.int32
-    recipe     one of these names for both, or a pair: a's, b's; scales of blocks go with scales of blocks, 1x32 with 1x32. None: as
-               dtypes and shapes say
-    swizzle    of 1x32 scales: None, rows, which are brought into the kernels' order with each call; or "shuffled", that order, as
-               quantize(QuantSpec(..., layout="shuffled")) and AITER's e8m0_shuffle write it: any shape with enough elements. Codes
-               of 6 bits are then in the kernels' order, too, whatever their scales: (M, 96 ceil(K / 128)), as that quantize has them
-    bias       N elements of bfloat16, float16 or float32
-    activation "relu", "silu", "gelu", "gelu_tanh", or None
-    out_dtype  torch.bfloat16, float16 or float32; of int8 also int32: the sums themselves, without scales, bias and activation
-               Of e4m3 `a` and `b` with scales of tensors and rows also e4m3 of the target: codes of the result times scale_result, rounded
-               once to nearest even; what is beyond the largest code becomes it
-    formats    what torch.uint8 holds, for both or a pair: "fp4" (e2m1, as None says), "fp6" (e2m3) or "bf6" (e3m2)
-    scale_result  one float32 element, with an out_dtype of 8 bits: what the result is multiplied with before it is rounded
+    Computes activation((a * scale_a) @ (b * scale_b) + bias) of quantized values ("codes") a (M, K) and b (K, N), which is usually w.t().
 
-    It has no derivative, and refuses tensors that require one. Raises TypeError or ValueError, before anything is launched,
-    for what has no kernel.
+    - `a`, `b`: one of these pairs of formats:
+      8-bit floats of the target (float8_e4m3fnuz and float8_e5m2fnuz on gfx942, float8_e4m3fn and float8_e5m2 on gfx950; not both e5m2),
+      accumulated in float32;
+      both int8, accumulated exactly in int32, with K below 131072;
+      on gfx950 both e2m1, two along K in a byte, the first in the low half: (M, K / 2) and (K / 2, N) of float4_e2m1fn_x2 or uint8;
+      on gfx950 8-bit `a` and e2m1 `b`, (M, K) and (K / 2, N); or on either target bfloat16 `a` and e2m1 `b`, whose values and scales the
+      instructions receive as bfloat16, exactly;
+      on gfx950 both e2m3 or both e3m2, 32 along K in 24 bytes, (M, 3 K / 4) and (3 K / 4, N) of uint8 with `formats`.
+      With 6 and 4 bits K is a multiple of 32. The kernels read both along K: an `a` without contiguous rows, or a `b` without contiguous
+      columns, is copied once.
+      `b` of 8 and 4 bits may also be preshuffled (panel layout) by `preshuffle` or AITER's shuffle_weight, with the same result:
+      (N / 16, bytes of a row / 16, 16, 16).
+    - `scale_a`, `scale_b`: factors of the codes, by recipe:
+      "tensor": float32, one element; "row": float32, (M, 1) and (1, N). Both are applied to the sums.
+      "1x128" (e4m3): float32, for each row and each 128 of K, (M, ceil(K / 128)) and (ceil(K / 128), N); "128x128" (e4m3): for each 128
+      rows and each 128 of K, (ceil(M / 128), ceil(K / 128)) and (ceil(K / 128), ceil(N / 128)). Of any strides, applied to the partial sums
+      of each 128 of K; the product of a pair of scales must be representable in float32.
+      "1x32" (gfx950; floats of 8, 6 or 4 bits, K a multiple of 32): e8m0 bytes (uint8 or float8_e8m0fnu; 2 ** (byte - 127), 255 for NaN)
+      for each row and each 32 of K, (M, K / 32) and (K / 32, N), applied by the matrix instruction.
+      ("tensor", "1x32") and ("row", "1x32"): for e2m1 `b` and a wider `a`; with bfloat16 scale_a may be None.
+      Both are None if out_dtype is torch.int32.
+    - `recipe`: one of these names for both, or a pair, a's and b's; block scales go with block scales, 1x32 with 1x32. None infers it from
+      dtypes and shapes.
+    - `swizzle`: the order of 1x32 scales. None: rows, reordered for the kernels in each call. "shuffled": the kernels' order, as written by
+      quantize(QuantSpec(..., layout="shuffled")) and AITER's e8m0_shuffle, in any shape with enough elements. 6-bit codes, whatever their
+      scales, must then be in the kernels' order as well, (M, 96 ceil(K / 128)), as quantize writes them with that layout.
+    - `bias`: N elements of bfloat16, float16 or float32.
+    - `activation`: "relu", "silu", "gelu", "gelu_tanh", or None.
+    - `out_dtype`: torch.bfloat16, float16 or float32. With int8 also int32: the unscaled sums, without scales, bias and activation. With
+      e4m3 `a` and `b` and scales of tensors and rows also the target's e4m3: the result times scale_result, rounded once to nearest even
+      and saturated to the largest representable value.
+    - `formats`: what torch.uint8 contains, for both or as a pair: "fp4" (e2m1, the default), "fp6" (e2m3) or "bf6" (e3m2).
+    - `scale_result`: one float32 element, with an 8-bit out_dtype; multiplies the result before it is rounded.
+
+    Not differentiable: tensors that require a gradient are refused. Raises TypeError or ValueError, before anything is launched, for
+    arguments that no kernel supports.
     """
     where = "hipkittens.scaled_matmul"
     panels = None
@@ -170,7 +175,7 @@ def scaled_matmul(
 
 
 def _check_codes(where: str, a: torch.Tensor, named, scalings, out_dtype: torch.dtype) -> None:
-    """Raises for results in 8-bit floats that no kernel has."""
+    """Raises for 8-bit float results that no kernel supports."""
     if named != ("fp8", "fp8") or any(each not in _OUTER for each in scalings):
         raise ValueError(
             f"{where}: out_dtype is {out_dtype}, of a of {named[0]}, b of {named[1]} and the recipe {scalings}; allowed for e4m3 operands "
@@ -205,15 +210,17 @@ def _in_codes(result: torch.Tensor, scale: torch.Tensor | None, dtype: torch.dty
 
 
 def in_dwords(codes: torch.Tensor) -> torch.Tensor:
-    """Rows of whole dwords, and of one at least, where no kernel takes others: a copy of what is not, with zeros behind. The operators
-    copy rows that do not begin on 4 bytes."""
+    """Rows of whole dwords, at least one, for kernels that need them: other rows are copied and padded with zeros. The operators copy rows
+    that are not aligned to 4 bytes.
+    """
     columns = codes.shape[-1]
     return torch.nn.functional.pad(codes, (0, -columns % 4 or 4)) if columns % 4 or columns == 0 else codes
 
 
 def shuffled(scale: torch.Tensor) -> torch.Tensor:
     """e8m0 factors (..., rows, K / 32) in the order of the scaled matrix instructions: blocks of 32 rows by 8 columns, of which lane
-    16 j + r reads those of rows r and r + 16 in columns j and j + 4 (AITER's e8m0_shuffle). Rows are padded to 32."""
+    16 j + r reads those of rows r and r + 16 in columns j and j + 4 (AITER's e8m0_shuffle). Rows are padded to 32.
+    """
     *matrices, rows, groups = scale.shape
     padded = scale.view(torch.uint8)
     padded = torch.nn.functional.pad(padded, (0, -groups % 8, 0, -rows % 32), value=127)
@@ -223,8 +230,9 @@ def shuffled(scale: torch.Tensor) -> torch.Tensor:
 
 
 def banded_shape(rows: int, ranges: int, blocks: int) -> tuple[int, int]:
-    """Of the factors of rows and their blocks of 32 where each of several ranges of rows begins with a band of 32 of its own
-    (csrc/kernels/quantize/row_bands.h)."""
+    """The shape of the scales of rows with so many blocks of 32, where each of several ranges of rows begins with its own band of 32 rows
+    (csrc/kernels/quantize/row_bands.h).
+    """
     return 32 * (-(-rows // 32) + ranges), 8 * -(-blocks // 8)
 
 
@@ -237,7 +245,7 @@ def _as_kernels_read(scale: torch.Tensor, scaling: Scaling, swizzle: str | None,
 
 
 def in_float(codes: torch.Tensor, scale: torch.Tensor | None, format: str) -> torch.Tensor:
-    """Rows of codes (rows, K), times their factors of 32 of K if there are any."""
+    """Rows of codes (rows, K) as float32, times their 1x32 factors if there are any."""
     if format == "fp4":
         return dequantize(codes.view(torch.uint8), scale.view(torch.uint8), QuantSpec("mxfp4"), torch.float32)
     values = six_bits_in_float(codes, format) if format in _SIX_BITS else codes.float()
@@ -245,7 +253,7 @@ def in_float(codes: torch.Tensor, scale: torch.Tensor | None, format: str) -> to
 
 
 def _expanded(scale: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """Scales of blocks, each as often as its block has rows and columns."""
+    """Block scales, each repeated over the rows and columns of its block."""
     for axis, length in enumerate(shape):
         if scale.shape[axis] not in (1, length):
             scale = scale.repeat_interleave(128, axis).narrow(axis, 0, length)
@@ -307,7 +315,7 @@ def _check(
     out_dtype: torch.dtype,
     formats: str | tuple[str, str] | None,
 ) -> tuple[tuple[str, str], tuple[Scaling, Scaling]]:
-    """Raises for arguments no kernel takes; returns the formats of a and b and how they are scaled."""
+    """Raises for arguments that no kernel supports; returns the formats and the scalings of a and b."""
     given = {"a": a, "b": b, "scale_a": scale_a, "scale_b": scale_b, "bias": bias}
     for name, value in given.items():
         if value is None and name not in ("a", "b"):
@@ -364,7 +372,7 @@ def _check(
 
 
 def _length(where: str, name: str, format: str, length: int, swizzle: str | None) -> int:
-    """Codes along K of an operand that is so long."""
+    """The number of codes along K of an operand of this stored length."""
     if format == "fp4":
         return 2 * length
     if format not in _SIX_BITS:
@@ -378,7 +386,7 @@ def _length(where: str, name: str, format: str, length: int, swizzle: str | None
 
 
 def _check_six_bits(where: str, rows: dict[str, torch.Tensor], k: int, swizzle: str | None) -> None:
-    """Of codes in the order of the kernels, into which others are brought: blocks of all rows, which one buffer holds."""
+    """Checks 6-bit codes in the kernels' order, or to be brought into it: blocks of all rows, which must fit one buffer."""
     for name, codes in rows.items():
         if swizzle and not codes.is_contiguous():
             raise ValueError(
@@ -458,7 +466,7 @@ def _scalings(
     if recipe is None:
         chosen = _inferred(where, "scale_a", scale_a, m, k, 0), _inferred(where, "scale_b", scale_b, n, k, 1)
         if any(each in _BLOCKED for each in chosen):
-            # One block of K: its scales have the shapes of outer ones.
+            # With a single block of K, block scales have the shape of row scales.
             chosen = (
                 _as_blocks(chosen[0], scale_a, m, k, 0),
                 _as_blocks(chosen[1], scale_b, n, k, 1),
@@ -540,13 +548,13 @@ def check_has_matrix(where: str, a: torch.Tensor, what: str) -> None:
 
 
 def _as_blocks(chosen: Scaling, scale: torch.Tensor, rows: int, k: int, axis: int) -> Scaling:
-    """The blocks that scales of this shape may also be of."""
+    """The block scaling that scales of this shape may also be for."""
     fitting = (each for each in _BLOCKED if tuple(scale.shape) == _shape_of(each, rows, k, axis))
     return chosen if chosen in _BLOCKED else next(fitting, chosen)
 
 
 def _shape_of(scaling: Scaling, rows: int, k: int, axis: int) -> tuple[int, ...]:
-    """Of the scales of an operand with so many rows (of a) or columns (of b), which lie along `axis`."""
+    """The shape of the scales of an operand with so many rows (a) or columns (b), which are along `axis`."""
     if scaling == "tensor":
         return ()
     down, along = _BLOCKS.get(scaling, (1, k))
@@ -555,7 +563,7 @@ def _shape_of(scaling: Scaling, rows: int, k: int, axis: int) -> tuple[int, ...]
 
 
 def _inferred(where: str, name: str, scale: torch.Tensor, rows: int, k: int, axis: int) -> Scaling:
-    """As torch._scaled_mm does: from the number of elements, the dtype and the shape."""
+    """As in torch._scaled_mm: inferred from the number of elements, the dtype and the shape."""
     if scale is None:
         return "tensor"
     if scale.dtype in (torch.float8_e8m0fnu, torch.uint8):

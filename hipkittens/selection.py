@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The greatest or smallest elements of rows, and where they are."""
+"""Top-k selection: the largest or smallest elements of rows, and their positions."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ def topk(
     row_starts: torch.Tensor | None = None,
     row_ends: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The k greatest elements along `dim` and their int64 positions: torch.topk, with ties in order of position.
+    """Return the k largest elements along `dim` and their int64 positions, like torch.topk, with ties in order of position.
 
-    x is float32, bfloat16 or float16, of any number of columns and any strides; k is up to 2048, and no more than there are
-    columns. As in PyTorch every NaN is greater than infinity, and -0 and 0 are equal; of equal elements the first are taken, and
-    they come first. With largest=False the k smallest. sorted=False leaves their order open. Values are x's own bits, and
-    differentiable.
+    - `x`: float32, bfloat16 or float16, any number of columns and any strides.
+    - `k`: up to 2048, and no more than the number of columns.
+    - `largest`: if False, return the k smallest.
+    - `sorted`: if False, the order of the results is unspecified.
+    - `row_starts`, `row_ends`: int32 or int64, one for each row, which limit it to x[row, row_starts[row] : row_ends[row]], clipped to the
+      existing columns. Positions are still those in x. If a row has fewer than k elements, the remaining positions are -1 and values -inf
+      (largest=False: NaN). Only with dim=-1.
 
-    row_starts, row_ends: int32 or int64, one for each row, which limit it to x[row, row_starts[row] : row_ends[row]], cut to the
-    columns that there are. Positions are still those in x. Where a row has no k elements, positions are -1 and values -inf
-    (largest=False: NaN). Only with dim=-1.
+    As in PyTorch every NaN is greater than infinity, and -0 equals 0. Of equal elements the first are selected, and they come first. Values
+    are bit-identical to those of x, and differentiable.
 
-    Rows of more than 16384 columns, and few rows of more than 4096, take two passes or more, with k candidates of each part of a
-    row in between. Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    Rows of more than 16384 columns, and few rows of more than 4096, take two passes or more, with k candidates for each part of a row in
+    between. Raises TypeError or ValueError, before anything is launched, for arguments that no kernel supports.
     """
     where = "hipkittens.topk"
     check_tensor(where, "x", x)
@@ -98,7 +100,7 @@ def in_torch(x, k, largest=True, row_starts=None, row_ends=None):
     if row_ends is not None:
         here = here & (columns < row_ends[..., None])
     indices = x.sort(stable=True, dim=-1, descending=largest).indices
-    # What a row does not have comes behind all that it has.
+    # Missing elements of a row come after all existing ones.
     absent = ~here.gather(-1, indices)
     order = absent.sort(stable=True, dim=-1).indices[..., :k]
     indices, absent = indices.gather(-1, order), absent.gather(-1, order)

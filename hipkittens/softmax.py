@@ -14,12 +14,12 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 @_backend.interruptible
 def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
-    """exp(x - max x) / sum(exp(x - max x)) along `dim`: torch.softmax, in float32 until the result is rounded to x's dtype.
+    """Softmax along `dim`, like torch.softmax, computed in float32 and rounded to x's dtype.
 
-    x is float32, bfloat16 or float16 of any shape, with rows of any length. Rows along the last dimension may have any strides
-    between them; along another dimension x is copied first, and the result has that dimension innermost in memory. A row of
-    -infinity alone, and one with NaN or +infinity, becomes NaN, as in PyTorch. The derivative is computed from the rounded result.
-    Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    Computes exp(x - max x) / sum(exp(x - max x)). `x` is float32, bfloat16 or float16 of any shape, with rows of any length. Rows along the
+    last dimension may have any strides between them. For another dimension x is copied first, and the result has that dimension innermost
+    in memory. A row that is all -infinity, or contains NaN or +infinity, becomes NaN, as in PyTorch. The derivative is computed from the
+    rounded result. Raises TypeError or ValueError, before anything is launched, for arguments that no kernel supports.
     """
     where = "hipkittens.softmax"
     check_tensor(where, "x", x)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Multi-head latent attention of each token to a list of cached keys of its own, as the indexer of DeepSeek V3.2 chooses them."""
+"""Sparse multi-head latent attention: each token attends to its own list of cached keys, as chosen by the indexer of DeepSeek V3.2."""
 
 from __future__ import annotations
 
@@ -79,21 +79,22 @@ def attention_mla_sparse(
     out: torch.Tensor | None = None,
     return_lse: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """`attention_mla` of each token to a list of keys of its own: sparse attention, in decoding and of prompts. The result is
-    (T, H, 512) of q's dtype.
+    """Sparse multi-head latent attention: each token attends to its own list of cached keys, in decoding and prefill.
 
-    q, kv_cache, scale, head_dim_v, sinks, kv_scale, num_splits, out, return_lse  as in `attention_mla`; a cache (keys, 1, 576)
-                 without pages is one of pages of one key
-    indices      int32 (T, k), the keys of each token: block * block_size + the place in the block. In any order; a key that is listed
-                 twice counts twice. A negative number is no key, nor is one behind the cache, wherever in a list they are. A token
-                 without any key has the result 0 and LSE -inf
-    topk_length  int32 (T,): so many entries of a list count, the first ones. By default all
+    The result is (T, H, 512) in q's dtype.
 
-    Lists are moved together by PyTorch's operations on their device, without waiting for it, and the kernels are those of
-    `attention_mla` for pages of one key. The cache is not copied, whatever its strides.
+    - `q`, `kv_cache`, `scale`, `head_dim_v`, `sinks`, `kv_scale`, `num_splits`, `out`, `return_lse`: as in `attention_mla`. A cache
+      (keys, 1, 576) without pages is one with pages of one key.
+    - `indices`: int32 (T, k), the keys of each token: block * block_size + the position in the block, in any order. A key that is listed
+      twice counts twice. Negative numbers and numbers past the end of the cache are ignored wherever they are in a list. A token
+      without any key has result 0 and LSE -inf.
+    - `topk_length`: int32 (T,), how many leading entries of each list count; all by default.
 
-    No gradient: raises ValueError where one would be recorded. Raises TypeError or ValueError, before anything is launched, for what
-    has no kernel.
+    Lists are compacted by PyTorch operations on their device, without synchronization. The kernels are those of `attention_mla` with pages
+    of one key. The cache is not copied, whatever its strides.
+
+    Not differentiable: raises ValueError where autograd would record the call. Raises TypeError or ValueError, before anything is
+    launched, for arguments that no kernel supports.
     """
     where = "hipkittens.attention_mla_sparse"
     check_tensor(where, "q", q)
@@ -123,12 +124,12 @@ def attention_mla_sparse(
 def _moved_together(
     indices: torch.Tensor, places: torch.Tensor, keys: int, topk_length: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A row of a block table for each token, with its keys in the order in which they are listed, and their number."""
+    """A block table with one row for each token, which contains its valid keys in their listed order, and their number."""
     tokens, width = indices.shape
     taken = (indices >= 0) & (indices < keys)
     if topk_length is not None:
         taken = taken & (torch.arange(width, device=indices.device) < topk_length.unsqueeze(1))
-    # What is no key goes to a place behind the row.
+    # Invalid entries go to a position past the row.
     to = torch.where(taken, taken.cumsum(1) - 1, width)
     table = places.new_zeros((tokens, width + 1)).scatter(1, to, places)
     return table[:, :width], taken.sum(1, dtype=torch.int32)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""AITER's names over hipkittens' kernels: `from hipkittens import aiter` in place of `import aiter`.
+"""AITER's interface on hipkittens' kernels: `from hipkittens import aiter` instead of `import aiter`.
 
-Names, argument orders and defaults are those of amd-aiter 0.1.7.post2; of what that version has not, such as the causal convolutions,
-those of its main branch of August 2026. Arguments may be given by position or by name, and results go where AITER puts them: into the
+Names, argument orders and defaults are those of amd-aiter 0.1.7.post2; functions that this version lacks, such as the causal convolutions,
+follow its main branch of August 2026. Arguments may be passed by position or by name, and results go where AITER puts them: into the
 tensors that a caller passes as out, scales, topk_ids and the like. docs/aiter.md has the table of kernels.
 
-Values are hipkittens' own: everything is float32 until it is rounded once, and ties are the lower number's. Where AITER leaves
-results open or wrong, the docstrings say what comes here. What is not implemented raises NotImplementedError by name; no argument is
-ignored but those of which a docstring says that they only choose among AITER's own kernels.
+Values are hipkittens' own: everything is float32 until it is rounded once, and ties go to the lower index. Where AITER leaves results
+unspecified or wrong, the docstrings state what is returned here. What is not implemented raises NotImplementedError by name; no argument is
+ignored except those that, according to a docstring, only choose among AITER's own kernels.
 """
 
 from __future__ import annotations
@@ -421,6 +421,6 @@ __all__ = [
     "upcast_from_mxfp",
 ]
 
-# rope_fwd, rope_cached_2c_fwd_inplace and their kind.
+# rope_fwd, rope_cached_2c_fwd_inplace and similar functions.
 globals().update(ROPE)
 __all__.extend(ROPE)

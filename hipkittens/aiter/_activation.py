@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Gates by AITER's names: act(input[..., :d]) * input[..., d:], of any d."""
+"""Gated activations by AITER's names: act(input[..., :d]) * input[..., d:], for any d."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ def scaled_silu_and_mul(out: torch.Tensor, input: torch.Tensor, scale: torch.Ten
 def act_mul_and_fp8_group_quant(
     x: torch.Tensor, activation: str, group_size: int, dtype_quant: torch.dtype | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(codes, scales) of each group of 32, 64 or 128 gated values, which are not rounded before: x is widened to float32 by a launch
-    of its own. activation: "silu", "gelu", "gelu_tanh" or "relu". dtype_quant None is the target's own e4m3."""
+    """(codes, scales) for each group of 32, 64 or 128 gated values, which are not rounded first: a separate launch widens x to float32.
+    activation: "silu", "gelu", "gelu_tanh" or "relu". dtype_quant None is the target's own e4m3.
+    """
     name = "act_mul_and_fp8_group_quant"
     format, rounding = format_or_own(name, dtype_quant)
     spec = QuantSpec(format, granularity=group_size, floor=GROUP_FLOOR, **rounding)
@@ -52,7 +53,7 @@ def act_mul_and_mxfp4_quant(
     shuffle: bool = False,
     scale_shuffle_padding: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(codes, scales) in MXFP4, as `fused_rms_mxfp4_quant` has them, of gated values as in `act_mul_and_fp8_group_quant`."""
+    """(codes, scales) in MXFP4, as in `fused_rms_mxfp4_quant`, of gated values as in `act_mul_and_fp8_group_quant`."""
     name = "act_mul_and_mxfp4_quant"
     if scaling_mode != "even":
         refuse(name, "scaling_mode", repr(scaling_mode), "hipkittens.QuantSpec has other rules")

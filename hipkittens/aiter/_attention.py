@@ -32,9 +32,9 @@ def unified_attention(
     sinks: torch.Tensor | None = None,
 ) -> None:
     """hipkittens.attention_paged of q [tokens, heads, D] to caches [blocks, block_size, key heads, D], into out. Caches of 8 bits have
-    k_descale and v_descale of one element, or as attention_paged takes them.
+    k_descale and v_descale of one element, or as in attention_paged.
 
-    max_seqlen_k, by which AITER chooses among its kernels, is not looked at. Without a causal mask it works here, too.
+    max_seqlen_k, by which AITER chooses among its kernels, is ignored. Unlike in AITER, it may be called without a causal mask.
     """
     for name, value in {"q_descale": q_descale, "output_scale": output_scale, "qq_bias": qq_bias}.items():
         if value is not None:
@@ -84,9 +84,9 @@ def mla_decode_fwd(
     """hipkittens.attention_mla, causal, of q [tokens, heads, 576] to kv_buffer [pages, page_size, 1, 576], into o [tokens, heads, 512].
 
     Sequence b has tokens qo_indptr[b] .. qo_indptr[b + 1] - 1 and the pages kv_indices[kv_indptr[b]: kv_indptr[b + 1]], the last one
-    filled up to kv_last_page_lens[b]. sm_scale defaults to 1 / sqrt(576), as AITER's. kv_scale is that of a buffer of 8-bit floats.
-    num_kv_splits_indptr and the work and reduce tensors, by which AITER divides its own kernels' work, are not looked at.
-    Returns o as [tokens, 1, heads, 512] and the LSE [tokens, heads]: there is one part, which is the result.
+    filled up to kv_last_page_lens[b]. sm_scale defaults to 1 / sqrt(576), as in AITER. kv_scale is that of a buffer of 8-bit floats.
+    num_kv_splits_indptr and the work and reduce tensors, by which AITER divides its own kernels' work, are ignored. Returns o as
+    [tokens, 1, heads, 512] and the LSE [tokens, heads]: there is one part, which is the result.
     """
     if logit_cap > 0:
         refuse("mla_decode_fwd", "logit_cap", logit_cap, "pass 0")
@@ -126,8 +126,8 @@ def unified_attention_sparse_mla(
 ) -> None:
     """hipkittens.attention_mla_sparse of q [tokens, heads, 576] to kv [blocks, block_size, 1, 576], into out [tokens, heads, 512].
 
-    topk_indices [tokens, k]: block * block_size + place, -1 for none; a token with no key gets 0. Any number of heads. AITER's kernel
-    masks nothing by cu_seqlens_q, max_seqlen_q, seqused_k, max_seqlen_k and block_table, which find a workgroup's tokens: they are not
-    looked at. kv_lora_rank is 512.
+    topk_indices [tokens, k]: block * block_size + position, -1 for none; a token with no key gets 0. Any number of heads. cu_seqlens_q,
+    max_seqlen_q, seqused_k, max_seqlen_k and block_table are ignored: AITER's kernel uses them only to find a workgroup's tokens, not to
+    mask. kv_lora_rank is 512.
     """
     attention_mla_sparse(q, kv, topk_indices, scale=softmax_scale, head_dim_v=kv_lora_rank, out=out)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Writes into paged caches by AITER's names. Negative slots are written nowhere.
+"""Writes to paged caches by AITER's names. Tokens with a negative slot are not written.
 
-kv_cache_dtype "auto": the cache has the keys' dtype, and scales do not count. "fp8" or "fp8_e4m3": codes of the target's 8-bit floats
-of x * (1 / scale), clamped; without a scale it is 1. "int8": likewise of integers, rounded to nearest even.
+kv_cache_dtype "auto": the cache has the keys' dtype, and scales are not used. "fp8" or "fp8_e4m3": x * (1 / scale) in the target's 8-bit
+floats, clamped; without a scale it is 1. "int8": likewise in integers, rounded to nearest even.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ def reshape_and_cache(
     v_scale: torch.Tensor | None = None,
     asm_layout: bool = False,
 ) -> None:
-    """Into caches [blocks, heads, features / x, block_size, x] and [blocks, heads, features, block_size], or with asm_layout
-    [blocks, heads, block_size / x, features, x]."""
+    """Write to caches [blocks, heads, features / x, block_size, x] and [blocks, heads, features, block_size], or with asm_layout
+    [blocks, heads, block_size / x, features, x].
+    """
     _write("reshape_and_cache", key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype, k_scale, v_scale,
            "asm" if asm_layout else "paged")  # fmt: skip
 
@@ -40,7 +41,7 @@ def reshape_and_cache_flash(
     k_scale: torch.Tensor | None,
     v_scale: torch.Tensor | None,
 ) -> None:
-    """Into caches [blocks, block_size, heads, features]."""
+    """Write to caches [blocks, block_size, heads, features]."""
     _write("reshape_and_cache_flash", key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype, k_scale, v_scale,
            "nhd")  # fmt: skip
 
@@ -53,7 +54,7 @@ def concat_and_cache_mla(
     kv_cache_dtype: str,
     scale: torch.Tensor | None,
 ) -> None:
-    """Latents and rotary keys beside each other into a cache [blocks, block_size, latent + rotary], of any widths."""
+    """Write latents and rotary keys, concatenated, to a cache [blocks, block_size, latent + rotary], of any widths."""
     name = "concat_and_cache_mla"
     scale = counted_scale(name, kv_cache_dtype, "kv_cache", kv_cache, scale)
     mla_cache_write(kv_c, k_pe, kv_cache, slot_mapping, scale=scale)
@@ -69,8 +70,9 @@ def reshape_and_cache_with_pertoken_quant(
     slot_mapping: torch.Tensor,
     asm_layout: bool,
 ) -> None:
-    """Into caches of 8-bit floats or int8 as reshape_and_cache has them, with a scale of each token's head: in scales [heads, slots], or
-    with asm_layout [blocks, heads, block_size]. Heads of zeros have the scale 1. Integers are rounded to nearest even."""
+    """Write to caches of 8-bit floats or int8, as in reshape_and_cache, with a scale for each token and head: in scales [heads, slots], or
+    with asm_layout [blocks, heads, block_size]. Heads of zeros have scale 1. Integers are rounded to nearest even.
+    """
     name = "reshape_and_cache_with_pertoken_quant"
     names = ("k_dequant_scales", "v_dequant_scales")
     scales = scales_of_tokens(name, names, (k_dequant_scales, v_dequant_scales), key_cache, asm_layout)
@@ -88,9 +90,10 @@ def reshape_and_cache_with_block_quant(
     slot_mapping: torch.Tensor,
     asm_layout: bool,
 ) -> None:
-    """key, value [batch, tokens, heads, features] into caches of 8-bit floats or int8 as reshape_and_cache has them, with a scale of each
-    block's head: in scales [heads, blocks], or with asm_layout [blocks, heads]. A scale grows where it has to, and what the block
-    held before is scaled anew: `hipkittens.cache_write` with scales of groups has the formulas."""
+    """Write key, value [batch, tokens, heads, features] to caches of 8-bit floats or int8, as in reshape_and_cache, with a scale for each
+    block and head: in scales [heads, blocks], or with asm_layout [blocks, heads]. A scale grows if necessary, and the previous contents
+    of the block are rescaled: `hipkittens.cache_write` with scales of groups documents the formulas.
+    """
     size = key_cache.shape[3]
     _write_of_blocks(
         "reshape_and_cache_with_block_quant", key, value, key_cache, value_cache, k_dequant_scales, v_dequant_scales, slot_mapping,
@@ -109,7 +112,7 @@ def reshape_and_cache_with_block_quant_for_asm_pa(
     asm_layout: bool,
     ori_block_size: int = 128,
 ) -> None:
-    """reshape_and_cache_with_block_quant with a scale for ori_block_size slots, 128 or 256: several blocks, one after the other."""
+    """reshape_and_cache_with_block_quant with a scale for ori_block_size slots, 128 or 256: several consecutive blocks."""
     name = "reshape_and_cache_with_block_quant_for_asm_pa"
     if ori_block_size not in (128, 256):
         raise ValueError(f"hipkittens.aiter.{name}: ori_block_size is {ori_block_size!r}; allowed: 128, 256")
@@ -124,8 +127,9 @@ def indexer_k_quant_and_cache(
     quant_block_size: int,
     scale_fmt: str,
 ) -> None:
-    """`hipkittens.indexer_cache_write`: k [tokens, features] into kv_cache [blocks, block_size, features + 4 * features / quant_block_size].
-    scale_fmt "ue8m0" has scales that are powers of two, "" and "fp32" have others."""
+    """`hipkittens.indexer_cache_write`: k [tokens, features] into kv_cache [blocks, block_size, features + 4 * features /
+    quant_block_size]. With scale_fmt "ue8m0" scales are powers of two, with "" and "fp32" they are not.
+    """
     powers = has_powers_of_two("indexer_k_quant_and_cache", scale_fmt)
     indexer_cache_write(k, kv_cache, slot_mapping, group=quant_block_size, powers_of_two=powers)
 
@@ -137,8 +141,10 @@ def cp_gather_indexer_k_quant_cache(
     block_table: torch.Tensor,
     cu_seq_lens: torch.Tensor,
 ) -> None:
-    """The codes and the scales of packed sequences from the cache of indexer_k_quant_and_cache: dst_k [tokens, features] and dst_scale
-    [tokens, 4 * groups] bytes, or as many float32. Tokens behind the last sequence stay. PyTorch's operations, no kernel of its own."""
+    """Gather the quantized keys and the scales of packed sequences from the cache of indexer_k_quant_and_cache: dst_k [tokens, features]
+    and dst_scale [tokens, 4 * groups] bytes, or as many float32. Tokens past the last sequence are unchanged. Uses PyTorch operations,
+    no dedicated kernel.
+    """
     name = "cp_gather_indexer_k_quant_cache"
     tokens, features = dst_k.shape
     blocks, size, row = kv_cache.shape
@@ -205,14 +211,14 @@ def _write(name, key, value, key_cache, value_cache, slots, kind, k_scale, v_sca
 
 
 def has_powers_of_two(name: str, scale_fmt: str | None) -> bool:
-    """Whether the scales of a cache of this scale_fmt are powers of two. ValueError for one that is not known."""
+    """Whether the scales of a cache with this scale_fmt are powers of two. ValueError for an unknown one."""
     if scale_fmt not in ("ue8m0", "", "fp32", None):
         raise ValueError(f"hipkittens.aiter.{name}: scale_fmt is {scale_fmt!r}; allowed: 'ue8m0', 'fp32', ''")
     return scale_fmt == "ue8m0"
 
 
 def counted_scale(name, kind, cache_name, cache, scale):
-    """`scale` where kv_cache_dtype `kind` has one. Raises for a kind that is not known, or not the cache's."""
+    """`scale` if kv_cache_dtype `kind` uses one. Raises for an unknown kind, or one that is not the cache's."""
     if kind not in ("auto", "fp8", "fp8_e4m3", "int8"):
         refuse(name, "kv_cache_dtype", repr(kind), "allowed: 'auto', 'fp8', 'fp8_e4m3', 'int8'")
     held = "auto" if cache.dtype.itemsize > 1 else "int8" if cache.dtype == torch.int8 else "fp8"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Causal convolutions by AITER's names, with the states of vLLM: the first width - 1 columns count."""
+"""Causal convolutions by AITER's names, with vLLM's states: the first width - 1 columns are used."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def causal_conv1d_fn(
     pad_slot_id: int = -1,
     validate_data: bool = False,
 ) -> torch.Tensor:
-    """`hipkittens.causal_conv1d` of packed sequences (channels, times). seq_lens_cpu chooses AITER's grid, and nothing here;
-    arguments are always validated. Times of a sequence at pad_slot_id are 0, which AITER leaves open."""
+    """`hipkittens.causal_conv1d` of packed sequences (channels, times). seq_lens_cpu only chooses AITER's grid, and has no effect;
+    arguments are always validated. Results of a sequence at pad_slot_id are 0; AITER leaves them unspecified.
+    """
     states = None if conv_states is None else conv_states[..., : weight.shape[1] - 1]
     return convolution.causal_conv1d(x, weight, bias, activation=_activation(activation), query_start_loc=query_start_loc,
                                      conv_states=states, cache_indices=cache_indices, has_initial_state=has_initial_state,
@@ -44,9 +45,9 @@ def causal_conv1d_update(
     metadata: None = None,
     validate_data: bool = False,
 ) -> torch.Tensor:
-    """`hipkittens.causal_conv1d_update`, over x: it is written, and returned. Rows at pad_slot_id stay.
+    """`hipkittens.causal_conv1d_update`, in place: x is written and returned. Rows at pad_slot_id are unchanged.
 
-    cache_seqlens makes a ring of the state's columns, as AITER's HIP kernel does. Arguments are always validated.
+    With cache_seqlens the state's columns are a ring buffer, as in AITER's HIP kernel. Arguments are always validated.
     """
     name = "causal_conv1d_update"
     if intermediate_conv_window is not None:
@@ -78,8 +79,9 @@ def causal_conv1d_fn_split_qkv(
     activation: str | bool | None = "silu",
     pad_slot_id: int = -1,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`causal_conv1d_fn` with its result in three: q and k (tokens, k_dim) and v (tokens, v_dim), dense; in one launch where the channels of
-    x are neighbours in memory, as they are behind a projection, and copied once more where its times are."""
+    """`causal_conv1d_fn` with its result split in three: q and k (tokens, k_dim) and v (tokens, v_dim), dense; in one launch if the
+    channels of x are contiguous in memory, as they are after a projection, and with one more copy if its times are.
+    """
     q, k, v = convolution.causal_conv1d(
         x, weight, bias, activation=_activation(activation), query_start_loc=query_start_loc,
         conv_states=conv_states[..., : weight.shape[1] - 1], cache_indices=cache_indices, has_initial_state=has_initial_state,
@@ -99,8 +101,9 @@ def causal_conv1d_update_split_qkv(
     conv_state_indices: torch.Tensor | None = None,
     pad_slot_id: int = -1,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`hipkittens.causal_conv1d_update` of x (batch, channels(, times)) with its result in three, of key_dim, key_dim and value_dim channels;
-    x stays. Rows at pad_slot_id are 0, which AITER leaves open."""
+    """`hipkittens.causal_conv1d_update` of x (batch, channels(, times)) with its result split in three, of key_dim, key_dim and value_dim
+    channels; x is unchanged. Rows at pad_slot_id are 0; AITER leaves them unspecified.
+    """
     q, k, v = convolution.causal_conv1d_update(
         x, conv_state[..., : weight.shape[1] - 1], weight, bias, _activation(activation), conv_state_indices=conv_state_indices,
         pad_slot_id=pad_slot_id, split=(key_dim, key_dim, value_dim),

@@ -31,13 +31,13 @@ def extend_attention_fwd(
     skip_prefix_custom_mask: bool = True,
     config: dict[str, Any] | None = None,
 ) -> None:
-    """hipkittens.attention_paged of q_extend [tokens, heads, D] to what is in k_buffer and v_buffer [rows, key heads, D],
-    attention_varlen to k_extend and v_extend [tokens, key heads, D], and attention_merge of both, into o_extend.
+    """hipkittens.attention_paged of q_extend [tokens, heads, D] to k_buffer and v_buffer [rows, key heads, D], attention_varlen to k_extend
+    and v_extend [tokens, key heads, D], and attention_merge of both, into o_extend.
 
-    Sequence b has tokens qo_indptr[b] .. qo_indptr[b + 1] - 1, before which come rows kv_indices[kv_indptr[b]: kv_indptr[b + 1]] of the
-    buffers. is_causal hides later tokens from earlier ones. D is 64, 128 or 256, one for keys and values. sm_scale None or 0:
-    1 / sqrt(D). There are no custom masks, so that mask_indptr and skip_prefix_custom_mask mean nothing; config, by which AITER
-    sizes its own kernel, is not looked at.
+    Sequence b has tokens qo_indptr[b] .. qo_indptr[b + 1] - 1, preceded by rows kv_indices[kv_indptr[b]: kv_indptr[b + 1]] of the buffers.
+    is_causal hides later tokens from earlier ones. D is 64, 128 or 256, the same for keys and values. sm_scale None or 0: 1 / sqrt(D).
+    Custom masks are not supported, so mask_indptr and skip_prefix_custom_mask have no meaning; config, by which AITER sizes its own kernel,
+    is ignored.
     """
     name = "extend_attention_fwd"
     if custom_mask is not None:

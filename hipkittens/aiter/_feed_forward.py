@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Feed-forward blocks by AITER's names: x (M, K), w_up (N, K) and w_down (N, K), or (N / 2, K) where the first half of w_up makes the
-gates. AITER adds parts of the second product with atomics into a y that it has cleared; here the sums have one order, and y is written
-once. config chooses among AITER's own kernels."""
+"""Feed-forward blocks by AITER's names: x (M, K), w_up (N, K) and w_down (N, K), or (N / 2, K) if the first half of w_up is the gate. AITER
+adds parts of the second GEMM with atomics to a zeroed y; here sums have one fixed order, and y is written once. config only chooses among
+AITER's own kernels.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ def gemm_a16w16_gated(
     config: dict | None = None,
     activation: str | None = None,
 ) -> torch.Tensor:
-    """activation(x @ w[:N / 2].T) * (x @ w[N / 2:].T), into y if there is one. activation: "gelu", "gelu_tanh", "silu", "silu_exp2",
-    "relu", or None for the gate itself."""
+    """activation(x @ w[:N / 2].T) * (x @ w[N / 2:].T), into y if it is passed. activation: "gelu", "gelu_tanh", "silu", "silu_exp2",
+    "relu", or None for the gate itself.
+    """
     name = "gemm_a16w16_gated"
     _check_gates(name, "w", x, w)
     check_place(name, "y", y, x.shape[0], w.shape[0] // 2)
@@ -40,7 +42,7 @@ def ff_a16w16_gated(
     config: dict | None = None,
     activation: str | None = None,
 ) -> torch.Tensor:
-    """gemm_a16w16_gated(x, w_up) @ w_down; what is between is written to intermediate if there is one."""
+    """gemm_a16w16_gated(x, w_up) @ w_down; the hidden values are written to intermediate if it is passed."""
     return _block("ff_a16w16_gated", True, x, w_up, w_down, dtype, intermediate, y, activation)
 
 
@@ -54,7 +56,7 @@ def ff_a16w16_nogate(
     config: dict | None = None,
     activation: str | None = None,
 ) -> torch.Tensor:
-    """activation(x @ w_up.T) @ w_down; what is between is written to intermediate if there is one."""
+    """activation(x @ w_up.T) @ w_down; the hidden values are written to intermediate if it is passed."""
     return _block("ff_a16w16_nogate", False, x, w_up, w_down, dtype, intermediate, y, activation)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Attention of training by AITER's names."""
+"""Attention for training by AITER's names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .. import flash_attn
 from ..attention import attention, attention_varlen
 from ._results import put, refuse
 
-# Of P to bfloat16 in AITER's kernels; here it is always to nearest even.
+# The rounding of P to bfloat16 in AITER's kernels; here it is always to nearest even.
 _CONVERSIONS = (0, 1, 2)
 
 
@@ -32,7 +32,7 @@ def flash_attn_func(
 ) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """hipkittens.attention of q (B, N, H, D), k (B, N_k, H_k, D) and v (B, N_k, H_k, D_v); with return_lse also its float32 (B, H, N).
 
-    how_v3_bf16_cvt chooses a rounding among AITER's kernels; here it is to nearest even.
+    how_v3_bf16_cvt chooses a rounding mode of AITER's kernels; here rounding is always to nearest even.
     """
     name = "flash_attn_func"
     _refuse(
@@ -70,10 +70,11 @@ def flash_attn_varlen_func(
     cu_seqlens_q_padded: torch.Tensor | None = None,
     cu_seqlens_k_padded: torch.Tensor | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, ...]:
-    """hipkittens.attention_varlen of q (T, H, D), k (T_k, H_k, D) and v (T_k, H_k, D_v), or with block_table attention_paged of caches
-    k and v (blocks, block size, H_k, D), without a gradient; with return_lse also its float32 (H, T). Results go into `out` where it is given.
+    """hipkittens.attention_varlen of q (T, H, D), k (T_k, H_k, D) and v (T_k, H_k, D_v), or with block_table attention_paged with caches
+    k and v (blocks, block size, H_k, D), without a gradient; with return_lse also its float32 (H, T). Results are written to `out` if it is
+    passed.
 
-    min_seqlen_q and how_v3_bf16_cvt, by which AITER chooses among its kernels, change nothing; P is rounded to nearest even.
+    min_seqlen_q and how_v3_bf16_cvt, by which AITER chooses among its kernels, have no effect; P is rounded to nearest even.
     """
     name = "flash_attn_varlen_func"
     _refuse(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Quantisation of two dimensions as one, and of sums of the parts of a split K, by AITER's names.
+"""Quantization of two flattened dimensions, and of sums over the parts of a split K, by AITER's names.
 
-Flattening costs nothing where groups end with the last dimension. Parts are added by PyTorch in float32, in a launch of their own, and
-the rest is that of the names without "reduce". dtype_quant None is the target's own e4m3.
+Flattening is free if groups end with the last dimension. Parts are added by PyTorch in float32, in a separate launch; the rest is that of
+the names without "reduce". dtype_quant None is the target's own e4m3.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from ._results import check_place, placed
 def fused_flatten_fp8_group_quant(
     x: torch.Tensor, group_size: int, dtype_quant: torch.dtype | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(codes [M, N1 * N2], scales [M, groups]) of x [M, N1, N2], each group_size (32, 64 or 128) of a flattened row by its largest magnitude
-    over the largest code. Rows of which no whole number of groups makes N2 are copied before where they are not dense."""
+    """(codes [M, N1 * N2], scales [M, groups]) of x [M, N1, N2], each group_size (32, 64 or 128) of a flattened row by its largest
+    magnitude over the largest code. If N2 is not a multiple of the group size, rows that are not dense are copied first.
+    """
     name = "fused_flatten_fp8_group_quant"
     format, rounding = format_or_own(name, dtype_quant)
     spec = _group_spec(format, group_size, rounding)
@@ -31,7 +32,7 @@ def fused_flatten_fp8_group_quant(
 
 
 def fused_flatten_mxfp4_quant(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same in MXFP4, as `fused_rms_mxfp4_quant` has it."""
+    """The same in MXFP4, as in `fused_rms_mxfp4_quant`."""
     name = "fused_flatten_mxfp4_quant"
     return _flattened(name, x, 32, mxfp4_of(name, False, False))
 
@@ -44,8 +45,9 @@ def fused_reduce_act_mul_fp8_group_quant(
     dtype_quant: torch.dtype | None = None,
     dtype: torch.dtype | None = torch.bfloat16,
 ) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor | None]:
-    """((codes, scales), sum of x2): `act_mul_and_fp8_group_quant` of x [M, 2 n], or of the sum of x [parts, M, 2 n], then with the sum of
-    x2 [parts, M, n2] in dtype."""
+    """((codes, scales), sum of x2): `act_mul_and_fp8_group_quant` of x [M, 2 n], or of the sum of x [parts, M, 2 n]; in the latter case
+    with the sum of x2 [parts, M, n2] in dtype.
+    """
     name = "fused_reduce_act_mul_fp8_group_quant"
     where = f"hipkittens.aiter.{name}"
     if x.dim() not in (2, 3) or (x2 is None) != (x.dim() == 2):
@@ -83,8 +85,10 @@ def fused_reduce_rms_fp8_group_quant(
     torch.Tensor | None,
     torch.Tensor | None,
 ]:
-    """((codes, scales), norm, second norm, inp1 + res1, sum of inp3), None where not asked for: `fused_rms_fp8_group_quant` of inp1 and inp2
-    [M, n], or of the sums of theirs [parts, M, n], then with that of inp3. What is no code has dtype, by default inp1's."""
+    """((codes, scales), norm, second norm, inp1 + res1, sum of inp3), None for results that are not requested: `fused_rms_fp8_group_quant`
+    of inp1 and inp2 [M, n], or of their sums from [parts, M, n]; in the latter case with that of inp3. Results that are not quantized
+    have dtype, by default inp1's.
+    """
     name = "fused_reduce_rms_fp8_group_quant"
     where, dtype = f"hipkittens.aiter.{name}", dtype or inp1.dtype
     split = inp1.dim() == 3

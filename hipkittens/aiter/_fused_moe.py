@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The experts of a layer by AITER's names: weights of bfloat16, float16, 8-bit floats, int8 and MXFP4."""
+"""The experts of a mixture-of-experts layer by AITER's names: weights of bfloat16, float16, 8-bit floats, int8 and MXFP4."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ._results import put, refuse
 
 
 class ActivationType(enum.Enum):
-    """AITER's numbers of gates; functions here take AITER's own, these, and plain numbers."""
+    """AITER's numbers of activations; functions here accept AITER's own, these, and plain numbers."""
 
     No = -1
     Silu = 0
@@ -26,7 +26,7 @@ class ActivationType(enum.Enum):
 
 
 class QuantType(enum.Enum):
-    """AITER's numbers of what has one scale; functions here take AITER's own, these, and plain numbers."""
+    """AITER's numbers of scale granularities; functions here accept AITER's own, these, and plain numbers."""
 
     No = 0
     per_Tensor = 1
@@ -36,7 +36,7 @@ class QuantType(enum.Enum):
     per_128x128 = 5
 
 
-# How rows of tokens and weights are scaled, of what has scales.
+# How activations and weights are scaled, for quantized formats.
 _RECIPES = {
     QuantType.per_Tensor: ("tensor", "tensor"),
     QuantType.per_Token: ("row", "row"),
@@ -78,18 +78,18 @@ def fused_moe(
 ) -> torch.Tensor:
     """`hipkittens.moe`: w1 (E, 2 I, H), the gate's rows first, or (E, I, H) for experts without a gate; w2 (E, H, I).
 
-    expert_mask: experts that are 0 there are not here, and the others numbered from 0. num_local_tokens: so many tokens count, the
-    first; the others' rows are zeros. Gelu is that of erf; Swiglu gpt-oss', with its limit of 7, of halves. Weights whose attribute
-    is_shuffled is true are in the order of aiter.ops.shuffle.shuffle_weight(w, layout=(16, 16)), which kernels read. Without that
-    attribute they are rows, as torch has them. block_size_M and
-    moe_sorting_dispatch_policy choose among AITER's kernels, and nothing here. Paddings have no kernel.
+    expert_mask: experts with 0 are not on this device, and the others are numbered from 0. num_local_tokens: only the first so many tokens
+    are used; the rows of the others are zeros. Gelu is the erf form; Swiglu is gpt-oss', with its limit of 7, of halves. Weights whose
+    attribute is_shuffled is true are in the order of aiter.ops.shuffle.shuffle_weight(w, layout=(16, 16)), which the kernels read directly.
+    Without that attribute they are plain rows. block_size_M and moe_sorting_dispatch_policy choose among AITER's kernels, and have no
+    effect. Paddings are not supported.
 
-    quant_type: weights are the target's 8-bit floats, or with per_Token and per_Tensor int8, and w1_scale and w2_scale what they are
-    multiplied with. per_Token: one for each row, (E, 2 I, 1) and (E, H, 1); per_Tensor: one for each expert, (E,); per_128x128, and
-    per_1x128, which says it of the rows of tokens: one for each 128 rows by 128 columns, (E, ceil(2 I / 128), ceil(H / 128)), or these of
-    an expert in one dimension. per_1x32, on gfx950: weights are MXFP4, (E, 2 I, H / 2) and (E, H, I / 2) of float4_e2m1fn_x2 or uint8, and scales what e8m0_shuffle makes of
-    those of all experts' rows, of which 32 divides an expert's. Rows of tokens, and what the gate gives, are quantised here by their
-    largest magnitudes, as `quantize` has it: a1_scale and a2_scale have no kernel.
+    quant_type: weights are the target's 8-bit floats, or with per_Token and per_Tensor int8, and w1_scale and w2_scale their scales.
+    per_Token: one for each row, (E, 2 I, 1) and (E, H, 1); per_Tensor: one for each expert, (E,); per_128x128, and per_1x128, which refers
+    to the activations: one for each 128 rows by 128 columns, (E, ceil(2 I / 128), ceil(H / 128)), or those of an expert in one dimension.
+    per_1x32, on gfx950: weights are MXFP4, (E, 2 I, H / 2) and (E, H, I / 2) of float4_e2m1fn_x2 or uint8, and scales the result of
+    e8m0_shuffle of those of all experts' rows, a multiple of 32 for each expert. Activations and gated values are quantized here by their
+    largest magnitudes, as in `quantize`: a1_scale and a2_scale are not supported.
     """
     return _experts(
         "fused_moe", hidden_states, w1, w2, topk_weight, topk_ids, expert_mask, activation, quant_type, doweight_stage1,
@@ -113,10 +113,11 @@ def asm_moe(
     expert_mask: torch.Tensor | None = None,
     activation: ActivationType | int = ActivationType.Silu,
 ) -> torch.Tensor:
-    """`fused_moe`, with a gate or without. The activation counts, which AITER's kernel of bfloat16 passes over. Weights of 8-bit floats
-    and int8 have fc1_scale and fc2_scale: of rows, or of floats with block_shape (128, 128) of blocks. fc1_smooth_scale (E, 1, H) and
-    fc2_smooth_scale (E, 1, I) multiply rows of tokens, and what the gate gives, before they are quantised. per_tensor_quant_scale and
-    a16 have no kernel."""
+    """`fused_moe`, with a gate or without. The activation is applied, which AITER's bfloat16 kernel ignores. Weights of 8-bit floats and
+    int8 have fc1_scale and fc2_scale: of rows, or for floats with block_shape (128, 128) of blocks. fc1_smooth_scale (E, 1, H) and
+    fc2_smooth_scale (E, 1, I) multiply activations and gated values before they are quantized. per_tensor_quant_scale and a16 are not
+    supported.
+    """
     smooth = _smooth_factors("asm_moe", w2, fc1_smooth_scale, fc2_smooth_scale)
     _refuse_unscaled("asm_moe", per_tensor_quant_scale, a16)
     if block_shape is not None and tuple(block_shape) != (128, 128):
@@ -145,7 +146,7 @@ def asm_moe_tkw1(
     expert_mask: torch.Tensor | None = None,
     activation: ActivationType | int = ActivationType.Silu,
 ) -> torch.Tensor:
-    """`asm_moe` with the weights before the activation (Llama 4)."""
+    """`asm_moe` with the weights applied before the activation (Llama 4)."""
     smooth = _smooth_factors("asm_moe_tkw1", w2, fc1_smooth_scale, fc2_smooth_scale)
     _refuse_unscaled("asm_moe_tkw1", per_tensor_quant_scale, a16)
     quantized = QuantType.No if fc1_scale is None and fc2_scale is None else QuantType.per_Token
@@ -168,8 +169,8 @@ def moe_sorting(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """(sorted_ids, sorted_weights, sorted_expert_ids, num_valid_ids, moe_buf) of `moe_sorting_fwd`.
 
-    moe_buf is (tokens, model_dim) zeros of moebuf_dtype. Places behind the last that is sorted are padding, and its blocks the expert
-    -1, which AITER leaves open.
+    moe_buf is (tokens, model_dim) zeros of moebuf_dtype. Places past the last sorted one are padding, and their blocks have expert -1;
+    AITER leaves both unspecified.
     """
     tokens, k = topk_ids.shape
     places = max(topk_ids.numel() + num_experts * block_size - k, 0)
@@ -289,7 +290,7 @@ def _refuse_unscaled(name: str, static: object, a16: bool) -> None:
 
 
 def _smooth_factors(name: str, w2: torch.Tensor, *given: torch.Tensor | None) -> list[torch.Tensor | None]:
-    """(E, H) and (E, I) of AITER's (E, 1, H) and (E, 1, I)."""
+    """(E, H) and (E, I) from AITER's (E, 1, H) and (E, 1, I)."""
     experts, features, _ = w2.shape
     factors: list[torch.Tensor | None] = []
     for argument, value, length in zip(
@@ -308,7 +309,7 @@ def _scale_of(
     scale: torch.Tensor | None,
     recipe: tuple[str, str] | None,
 ) -> torch.Tensor | None:
-    """In three dimensions where an expert's blocks are in one, or all experts' bytes are."""
+    """The scale in three dimensions, if an expert's blocks are in one, or all experts' bytes are."""
     if recipe is not None and recipe[1] == "1x32":
         return _bytes_of_experts(name, argument, weight, scale)
     if scale is None or recipe is None or recipe[1] != "128x128" or scale.dim() != 2:
@@ -319,7 +320,7 @@ def _scale_of(
 
 
 def _bytes_of_experts(name: str, argument: str, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """(E, bytes) of e8m0_shuffle's result: bands of 32 rows, of which each expert has whole ones."""
+    """(E, bytes) of e8m0_shuffle's result: bands of 32 rows, a whole number for each expert."""
     experts, rows, _ = weight.shape
     along = -(-columns(weight) // 256) * 8
     if rows % 32:
@@ -335,7 +336,7 @@ def _bytes_of_experts(name: str, argument: str, weight: torch.Tensor, scale: tor
 
 
 def _member(name: str, argument: str, value: object) -> ActivationType | QuantType:
-    """Of a number, of one of AITER's, or of ours."""
+    """The member for a number, or for one of AITER's or our members."""
     kind = ActivationType if argument == "activation" else QuantType
     try:
         return kind(int(getattr(value, "value", value)))  # type: ignore[call-overload]
@@ -346,7 +347,7 @@ def _member(name: str, argument: str, value: object) -> ActivationType | QuantTy
 
 
 def _in_panels(name: str, argument: str, weight: torch.Tensor) -> torch.Tensor:
-    """The weight, of one in the order of shuffle_weight in the shape that says so."""
+    """The weight; one in shuffle_weight's order is returned in the panel layout's shape."""
     if not getattr(weight, "is_shuffled", False):
         return weight
     if weight.dim() != 3 or weight.shape[1] % 16 or weight.shape[2] % 32:

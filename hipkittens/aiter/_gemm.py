@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Products of quantised operands by AITER's names: x (M, K) and w (N, K), both int8 or 8-bit floats of the target. AITER's Triton kernels
-round the scaled sum to the bias' dtype before they add the bias; here it is added in float32 and the result is rounded once."""
+"""GEMMs of quantized operands by AITER's names: x (M, K) and w (N, K), both int8 or 8-bit floats of the target. AITER's Triton kernels
+round the scaled sum to the bias' dtype before they add the bias; here it is added in float32 and the result is rounded once.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def gemm_a8w8(
     config: dict | None = None,
 ) -> torch.Tensor:
     """(XQ @ WQ.T) * x_scale * w_scale + bias. x_scale has 1 or M elements, w_scale 1 or N, bias N. splitK and config choose among AITER's
-    kernels: how K is split is the plan's own choice here. y, which AITER's Triton function of this name has, takes the result."""
+    kernels; here the launch plan chooses how K is split. y, an argument of AITER's Triton function of this name, receives the result.
+    """
     name = "gemm_a8w8"
     if y is not None:
         check_operands(name, {"XQ": XQ, "WQ": WQ})
@@ -56,8 +58,9 @@ def gemm_a8w8_bpreshuffle(
     dtype: torch.dtype = torch.bfloat16,
     check: bool = False,
 ) -> torch.Tensor:
-    """gemm_a8w8 of aiter.ops.shuffle.shuffle_weight(w, layout=(16, 16)). AITER has no bias here and no int8. check: arguments are
-    checked in any case."""
+    """gemm_a8w8 of aiter.ops.shuffle.shuffle_weight(w, layout=(16, 16)). As in AITER, there is no bias and no int8. check has no effect:
+    arguments are always checked.
+    """
     name = "gemm_a8w8_bpreshuffle"
     return _product(name, XQ, panels_of_shuffled(name, "WQ", WQ), x_scale, w_scale, bias, dtype)
 
@@ -85,8 +88,9 @@ def gemm_a8w8_per_token_scale(
     y: torch.Tensor | None = None,
     config: dict | None = None,
 ) -> torch.Tensor:
-    """(x @ w.T) * x_scale * w_scale, into y if there is one. x_scale has M elements, w_scale N. config chooses among AITER's own
-    kernels."""
+    """(x @ w.T) * x_scale * w_scale, into y if it is passed. x_scale has M elements, w_scale N. config only chooses among AITER's own
+    kernels.
+    """
     name = "gemm_a8w8_per_token_scale"
     result = _product(name, x, w, x_scale, w_scale, None, dtype if y is None else y.dtype)
     return placed(name, "y", y, result)

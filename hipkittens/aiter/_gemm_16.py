@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Products of bfloat16 and float16 by AITER's names, of its Triton kernels: x (M, K) and w (N, K). Sums are float32, with the bias and the
-activation, and are rounded once. config and splitK choose among AITER's own kernels."""
+"""GEMMs of bfloat16 and float16 by the names of AITER's Triton kernels: x (M, K) and w (N, K). Products, bias and activation are float32
+and rounded once. config and splitK only choose among AITER's own kernels.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +23,10 @@ def gemm_a16w16(
     activation: str | None = None,
     skip_reduce: bool = False,
 ) -> torch.Tensor:
-    """activation(x @ w.T + bias), into y if there is one, in y's dtype. activation: "gelu", "gelu_tanh", "silu", "silu_exp2", "relu"
-    or None. skip_reduce: AITER then leaves the parts of a K that it has split apart, (parts, M, N); here, as there where it does not split,
-    the result is whole."""
+    """activation(x @ w.T + bias), into y if it is passed, in y's dtype. activation: "gelu", "gelu_tanh", "silu", "silu_exp2", "relu"
+    or None. skip_reduce: AITER then returns the parts of a split K separately, (parts, M, N); here, as in AITER without a split, the result
+    is complete.
+    """
     name = "gemm_a16w16"
     check_operands(name, {"x": x, "w": w})
     check_place(name, "y", y, x.shape[0], w.shape[0])
@@ -41,8 +43,9 @@ def gemm_a16w16_atomic(
     y: torch.Tensor | None = None,
     config: dict | None = None,
 ) -> torch.Tensor:
-    """x @ w.T, into y if there is one. AITER adds the parts of K to y with atomics, in y's dtype and in any order, and needs a y of
-    zeros; here they are added in float32, in one order, and whatever y holds is replaced."""
+    """x @ w.T, into y if it is passed. AITER adds the parts of K to y with atomics, in y's dtype and in any order, and needs a zeroed y;
+    here they are added in float32, in one order, and the contents of y are replaced.
+    """
     name = "gemm_a16w16_atomic"
     check_operands(name, {"x": x, "w": w})
     check_place(name, "y", y, x.shape[0], w.shape[0])
@@ -58,7 +61,7 @@ def batched_gemm_bf16(
     YQ: torch.Tensor | None = None,
     config: dict | None = None,
 ) -> torch.Tensor:
-    """XQ[i] @ WQ[i].T + bias[i] of XQ (B, M, K), WQ (B, N, K) and bias (B, 1, N), in one launch, into YQ (B, M, N) if there is one."""
+    """XQ[i] @ WQ[i].T + bias[i] of XQ (B, M, K), WQ (B, N, K) and bias (B, 1, N), in one launch, into YQ (B, M, N) if it is passed."""
     return _batched("batched_gemm_bf16", XQ, WQ, bias, dtype, YQ)
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Products of batches of quantised operands by AITER's names: x (B, M, K) and w (B, N, K). config and splitK choose among AITER's own
-kernels. Products of 8-bit floats and of int8 are one launch, a grouped product whose groups are the batch; of others each matrix is one.
-Biases are added in float32 and the result is rounded once, where AITER's Triton kernels round before they add."""
+"""Batched GEMMs of quantized operands by AITER's names: x (B, M, K) and w (B, N, K). config and splitK only choose among AITER's own
+kernels. With 8-bit floats and int8 there is one launch, a grouped GEMM whose groups are the batch; with other formats one launch per
+matrix. Biases are added in float32 and the result is rounded once, where AITER's Triton kernels round before they add.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +35,9 @@ def batched_gemm_a8w8(
     YQ: torch.Tensor | None = None,
     config: dict | None = None,
 ) -> torch.Tensor:
-    """(XQ[i] @ WQ[i].T) * x_scale[i] * w_scale[i] + bias[i], into YQ (B, M, N) if there is one, of codes of 8 bits. x_scale has B M
-    elements, w_scale and bias B N."""
+    """(XQ[i] @ WQ[i].T) * x_scale[i] * w_scale[i] + bias[i], into YQ (B, M, N) if it is passed, of 8-bit values. x_scale has B M
+    elements, w_scale and bias B N.
+    """
     return _scaled("batched_gemm_a8w8", XQ, WQ, x_scale, w_scale, bias, dtype, YQ)
 
 
@@ -65,9 +67,10 @@ def batched_gemm_a8w8_a_per_token_group_prequant_w_per_batched_tensor_quant(
     transpose_bm_in: bool = False,
     config: dict | None = None,
 ) -> torch.Tensor:
-    """X[i] @ WQ[i].T * w_scale + bias[i] of X in bfloat16, float16 or float32, which is quantised first, in a launch of its own, each
-    group_size of a row by its largest magnitude over the largest code. WQ is 8-bit floats of the target and group_size 128: others
-    have no kernel. w_scale has 1 or B elements. transpose_bm_in: X is (M, B, K); transpose_bm: the result, and YQ, are (M, B, N)."""
+    """X[i] @ WQ[i].T * w_scale + bias[i] of X in bfloat16, float16 or float32, which is first quantized in a separate launch, each
+    group_size of a row by its largest magnitude over the largest code. WQ is 8-bit floats of the target and group_size 128; others are not
+    supported. w_scale has 1 or B elements. transpose_bm_in: X is (M, B, K); transpose_bm: the result, and YQ, are (M, B, N).
+    """
     name = "batched_gemm_a8w8_a_per_token_group_prequant_w_per_batched_tensor_quant"
     if group_size != 128:
         refuse(name, "group_size", group_size, "allowed: 128")
@@ -105,7 +108,8 @@ def batched_gemm_afp4wfp4(
     config: dict | None = None,
 ) -> torch.Tensor:
     """gemm_afp4wfp4 of each matrix: x (B, M, K / 2), w (B, N, K / 2), x_scales (B, M, K / 32), w_scales (B, N, K / 32), into y (B, M, N)
-    if there is one. AITER needs a y."""
+    if it is passed. AITER requires y.
+    """
     name = "batched_gemm_afp4wfp4"
     check_has_mxfp4(name, x)
     check_operands(name, {"x": x, "w": w}, 3)
@@ -125,7 +129,7 @@ def batched_gemm_afp4wfp4_pre_quant(
     y: torch.Tensor | None = None,
     config: dict | None = None,
 ) -> torch.Tensor:
-    """gemm_afp4wfp4_pre_quant of each matrix, with one launch that quantises all of x (B, M, K). AITER needs a y."""
+    """gemm_afp4wfp4_pre_quant of each matrix, with one launch that quantizes all of x (B, M, K). AITER requires y."""
     return _quantised("batched_gemm_afp4wfp4_pre_quant", x, w, w_scales, dtype, y)
 
 
@@ -141,8 +145,9 @@ def batched_gemm_a16wfp4(
     y_scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """batched_gemm_afp4wfp4_pre_quant, by the name of AITER's main branch. transpose_bm: the result, and y, are (M, B, N). y_scale, of one
-    element: results are divided by it before they are rounded, such as to 8-bit floats of the target, of which they are then codes.
-    prequant False, a product of x as it is, has no kernel."""
+    element: results are divided by it before they are rounded, for example to 8-bit floats of the target, of which they are then quantized
+    values. prequant False, a product of the unquantized x, is not supported.
+    """
     name = "batched_gemm_a16wfp4"
     if not prequant:
         refuse(name, "prequant", prequant, "dequantise w (hipkittens.dequantize) and use hipkittens.matmul")
@@ -171,7 +176,7 @@ def _scaled(name, x, w, x_scale, w_scale, bias, dtype, y):
 
 
 def _of_groups(x, w, x_scale, w_scale, bias, dtype, recipe=("1x128", "128x128")):
-    """The batch as groups of rows, one behind the other."""
+    """The batch as consecutive groups of rows."""
     batch, m, k = x.shape
     return grouped_matmul(
         x.reshape(batch * m, k), w.mT, ends_of(batch, m, x.device), scale_a=x_scale, scale_b=w_scale, recipe=recipe,

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Products of fp8 operands with scales of blocks by AITER's names: x (M, K) and w (N, K), one float32 scale for 1 x 128 of x and for
-128 x 128 of w, applied to the sum of each 128 of K. Unlike AITER's kernels these take any M, N and K, and results of float32. config
-chooses among AITER's own kernels."""
+"""GEMMs of fp8 operands with block scales by AITER's names: x (M, K) and w (N, K), one float32 scale for 1 x 128 of x and for
+128 x 128 of w, applied to the partial sums of each 128 of K. Unlike AITER's kernels these support any M, N and K, and float32 results.
+config only chooses among AITER's own kernels.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +28,9 @@ def gemm_a8w8_blockscale(
     skip_reduce: bool = False,
 ) -> torch.Tensor:
     """XQ @ WQ.T with x_scale (M, ceil(K / 128)) of any strides and w_scale (ceil(N / 128), ceil(K / 128)). isBpreshuffled: as
-    gemm_a8w8_blockscale_bpreshuffle. AITER's Triton function of this name has y, which takes the result, config, and skip_reduce, with
-    which the result is whole here, as there where K is not split."""
+    gemm_a8w8_blockscale_bpreshuffle. AITER's Triton function of this name has y, which receives the result, config, and skip_reduce, with
+    which the result is complete here, as in AITER if K is not split.
+    """
     name = "gemm_a8w8_blockscale"
     if y is not None:
         check_operands(name, {"XQ": XQ, "WQ": WQ})
@@ -46,8 +48,9 @@ def gemm_a8w8_blockscale_bpreshuffle(
     w_scale: torch.Tensor,
     dtype: torch.dtype = torch.bfloat16,
 ) -> torch.Tensor:
-    """The same of aiter.ops.shuffle.shuffle_weight(w, layout=(16, 16)), with the scales of x in columns: an x_scale that is
-    contiguous is read as (K / 128, M), whichever shape it says. N and K are multiples of 16."""
+    """The same of aiter.ops.shuffle.shuffle_weight(w, layout=(16, 16)), with the scales of x column-major: a contiguous x_scale is read as
+    (K / 128, M), whatever its shape. N and K are multiples of 16.
+    """
     return _preshuffled("gemm_a8w8_blockscale_bpreshuffle", XQ, WQ, x_scale, w_scale, dtype)
 
 
@@ -58,8 +61,9 @@ def flatmm_a8w8_blockscale_ASM(
     w_scale: torch.Tensor,
     dtype: torch.dtype = torch.float16,
 ) -> torch.Tensor:
-    """gemm_a8w8_blockscale_bpreshuffle with the scales of w in columns, too: a contiguous w_scale is read as
-    (ceil(K / 128), ceil(N / 128))."""
+    """gemm_a8w8_blockscale_bpreshuffle with the scales of w column-major as well: a contiguous w_scale is read as
+    (ceil(K / 128), ceil(N / 128)).
+    """
     name = "flatmm_a8w8_blockscale_ASM"
     blocks = -(-WQ.shape[0] // 128)
     return _preshuffled(name, XQ, WQ, x_scale, by_columns(name, "w_scale", w_scale, blocks), dtype)
@@ -74,11 +78,12 @@ def gemm_a16w8_blockscale(
     pre_quant: bool = False,
     config: dict | None = None,
 ) -> torch.Tensor:
-    """x @ w.T of x in bfloat16 or float16 and codes w with w_scale (ceil(N / 128), ceil(K / 128)), into y if there is one.
+    """x @ w.T of x in bfloat16 or float16 and 8-bit w with w_scale (ceil(N / 128), ceil(K / 128)), into y if it is passed.
 
-    pre_quant: x is quantised first, in a launch of its own, each 128 of a row by its largest magnitude over the largest code, and the
-    product is that of gemm_a8w8_blockscale. Without it x counts as it is: each call dequantises w with PyTorch's operations, into two
-    parts of bfloat16 that leave 2^-17 of it, and multiplies x with both, a product of twice K (of float16 x three times)."""
+    pre_quant: x is first quantized in a separate launch, each 128 of a row by its largest magnitude over the largest code, and the product
+    is that of gemm_a8w8_blockscale. Without it x is used unquantized: each call dequantizes w with PyTorch operations, into two bfloat16
+    parts with a remainder of 2^-17, and multiplies x with both, a product of twice K (float16 x: three times).
+    """
     name = "gemm_a16w8_blockscale"
     check_operands(name, {"x": x, "w": w})
     (m, k), n = x.shape, w.shape[0]
@@ -95,7 +100,7 @@ def gemm_a16w8_blockscale(
 
 
 def check_scales(name: str, x: torch.Tensor, w: torch.Tensor, **scales: torch.Tensor) -> None:
-    """TypeError or ValueError for scales, x's and w's by their names, that are not those of the blocks."""
+    """TypeError or ValueError unless the scales of x and w, given by name, are those of the blocks."""
     blocks = -(-x.shape[1] // 128)
     of_w = -(-shape_of_weights(w)[0] // 128)
     for (argument, scale), rows in zip(scales.items(), (x.shape[0], of_w), strict=True):
@@ -110,7 +115,7 @@ def product(
     dtype: torch.dtype,
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Of rows of codes, w's in panels or not, and their scales, plus bias."""
+    """The product of quantized rows, w's preshuffled or not, and their scales, plus bias."""
     return scaled_matmul(
         x, as_b(w), x_scale, w_scale.t(), recipe=("1x128", "128x128"), bias=bias, out_dtype=dtype
     )
@@ -120,7 +125,7 @@ def _dequantised(x: torch.Tensor, w: torch.Tensor, w_scale: torch.Tensor, dtype:
     whole = w_scale.repeat_interleave(128, 0)[: w.shape[0]].repeat_interleave(128, 1)[:, : w.shape[1]]
     w_high, w_low = _parts(w.float() * whole)
     if x.dtype != torch.float16:
-        # What is not finite counts once: times a part that is 0 it would be NaN.
+        # Values that are not finite are used once: times a part that is 0 they would be NaN.
         return matmul(
             torch.cat((x, torch.where(x.isfinite(), x, 0)), 1),
             torch.cat((w_high, w_low), 1).t(),
@@ -133,7 +138,7 @@ def _dequantised(x: torch.Tensor, w: torch.Tensor, w_scale: torch.Tensor, dtype:
 
 
 def _parts(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Their bfloat16 and the bfloat16 of what that leaves, 0 beside what is not finite."""
+    """The value as bfloat16 and the remainder as bfloat16, 0 if the value is not finite."""
     high = values.to(torch.bfloat16)
     return high, torch.where(high.isfinite(), values - high.float(), 0.0).to(torch.bfloat16)
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Products of MXFP4 by AITER's names, on gfx950: codes e2m1, two along K in a byte, x (M, K / 2) and w (N, K / 2), with one e8m0 scale for
-each 32 of K, x_scales (M, K / 32) and w_scales (N, K / 32). 32 divides K, which is whatever it is otherwise, as are M and N. config and
-use_aot choose among AITER's own kernels; with skip_reduce the result is whole, as AITER's where it does not split K."""
+"""GEMMs of MXFP4 by AITER's names, on gfx950: e2m1 values, two along K in a byte, x (M, K / 2) and w (N, K / 2), with one e8m0 scale for
+each 32 of K, x_scales (M, K / 32) and w_scales (N, K / 32). K is a multiple of 32 and otherwise arbitrary, as are M and N. config and
+use_aot only choose among AITER's own kernels; with skip_reduce the result is complete, as in AITER if K is not split.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ from ._results import check_place, placed, refuse
 
 
 class Operand(NamedTuple):
-    """Codes (rows, K / 2), or in panels, and their scales: (rows, K / 32), or shuffled as aiter's e8m0_shuffle does, of any shape. And
-    their names."""
+    """Quantized values (rows, K / 2), or preshuffled, and their scales: (rows, K / 32), or shuffled as by aiter's e8m0_shuffle, of any
+    shape; and their names.
+    """
 
     codes: torch.Tensor
     scales: torch.Tensor
@@ -48,7 +50,7 @@ def gemm_afp4wfp4(
     y: torch.Tensor | None = None,
     config: dict | None = None,
 ) -> torch.Tensor:
-    """x @ w.T, into y if there is one."""
+    """x @ w.T, into y if it is passed."""
     return product("gemm_afp4wfp4", x_of(x, x_scales), w_of(w, w_scales), dtype, y)
 
 
@@ -61,7 +63,7 @@ def gemm_afp4wfp4_preshuffled_scales(
     y: torch.Tensor | None = None,
     config: dict | None = None,
 ) -> torch.Tensor:
-    """gemm_afp4wfp4 of shuffled scales, which are (M / 32, K) and (N / 32, K) there and any shape here; of any M, too."""
+    """gemm_afp4wfp4 of shuffled scales, which are (M / 32, K) and (N / 32, K) in AITER and of any shape here; M is arbitrary, too."""
     name = "gemm_afp4wfp4_preshuffled_scales"
     return product(name, x_of(x, x_scales, True), w_of(w, w_scales, True), dtype, y)
 
@@ -77,7 +79,8 @@ def gemm_afp4wfp4_preshuffled_weight_scales(
     use_aot: bool = True,
 ) -> torch.Tensor:
     """gemm_afp4wfp4 of a shuffled weight (N / 16, 8 K) and of shuffled scales; those of x are rows
-    where M is below 32."""
+    if M is below 32.
+    """
     return _preshuffled("gemm_afp4wfp4_preshuffled_weight_scales", x, w, x_scales, w_scales, dtype, y)
 
 
@@ -106,8 +109,9 @@ def gemm_a4w4(
     beta: float = 0.0,
     bpreshuffle: bool = True,
 ) -> torch.Tensor:
-    """A @ B.T into the first M rows of out, which AITER needs padded to 32; rows behind them stay. Scales are shuffled, and B (N, K / 2)
-    is where bpreshuffle is true. bias, alpha and beta have no kernel."""
+    """A @ B.T into the first M rows of out, which AITER needs padded to 32; the rows after them are unchanged. Scales are shuffled, and so
+    is B (N, K / 2) if bpreshuffle is true. bias, alpha and beta are not supported.
+    """
     name = "gemm_a4w4"
     for argument, value, usual in (("bias", bias, None), ("alpha", alpha, 1.0), ("beta", beta, 0.0)):
         if value is not usual and value != usual:
@@ -139,9 +143,10 @@ def gemm_afp4wfp4_pre_quant(
     y: torch.Tensor | None = None,
     config: dict | None = None,
 ) -> torch.Tensor:
-    """gemm_afp4wfp4 of x (M, K) in bfloat16, float16 or float32, which is quantised first, in a launch of its own, as AITER's Triton
-    kernels do: scales by the rule "even", of codes the half-way cases away from zero. AITER adds to y with atomics and needs zeros
-    there; here y is replaced."""
+    """gemm_afp4wfp4 of x (M, K) in bfloat16, float16 or float32, which is first quantized in a separate launch, as by AITER's Triton
+    kernels: scales by the rule "even", values with ties away from zero. AITER adds to y with atomics and needs zeros there; here y is
+    replaced.
+    """
     return _quantised("gemm_afp4wfp4_pre_quant", x, w, w_scales, dtype, y)
 
 
@@ -154,7 +159,7 @@ def gemm_a16wfp4(
     y: torch.Tensor | None = None,
     config: dict | None = None,
 ) -> torch.Tensor:
-    """gemm_afp4wfp4_pre_quant, by the name of AITER's main branch. atomic_add chooses among AITER's own kernels."""
+    """gemm_afp4wfp4_pre_quant, by the name of AITER's main branch. atomic_add only chooses among AITER's own kernels."""
     return _quantised("gemm_a16wfp4", x, w, w_scales, dtype, y)
 
 
@@ -169,7 +174,8 @@ def gemm_a16wfp4_preshuffle(
     skip_reduce: bool = False,
 ) -> torch.Tensor:
     """gemm_a16wfp4 of a shuffled weight (N / 16, 8 K) and of shuffled scales. prequant False: a
-    product of x as it is, in bfloat16, with w as bfloat16, on either target."""
+    product of the unquantized x, in bfloat16, with w as bfloat16, on either target.
+    """
     name = "gemm_a16wfp4_preshuffle"
     if prequant:
         check_has_mxfp4(name, x)
@@ -189,7 +195,7 @@ def gemm_a8wfp4(
     dtype: torch.dtype = torch.bfloat16,
     config: dict | None = None,
 ) -> torch.Tensor:
-    """x @ w.T of e4m3 codes x (M, K) with one float32 scale for each row, x_scales (M, 1), and e2m1 codes w, into y if there is one."""
+    """x @ w.T of e4m3 x (M, K) with one float32 scale for each row, x_scales (M, 1), and e2m1 w, into y if it is passed."""
     name = "gemm_a8wfp4"
     check_tensor(f"hipkittens.aiter.{name}", "x", x)
     check_has_mxfp4(name, x)
@@ -198,7 +204,7 @@ def gemm_a8wfp4(
 
 
 def _weight_of_4_bits(name, x, weight, x_scales, dtype, y):
-    """x (M, K) as it is, times its factors of rows if it has any, and w as it is."""
+    """x (M, K) as it is, times its row scales if it has any, and w as it is."""
     where = f"hipkittens.aiter.{name}"
     check_tensor(where, "w", weight.codes)
     of_w = shape_of_weights(weight.codes)
@@ -234,12 +240,12 @@ def w_of(w: torch.Tensor, scales: torch.Tensor, shuffled: bool = False) -> Opera
 
 
 def quantised(name: str, x: torch.Tensor, shuffle: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes and scales of rows of x as AITER's Triton kernels have them."""
+    """Quantized values and scales of rows of x, as in AITER's Triton kernels."""
     return quantize(x, mxfp4_of(name, shuffle, None))
 
 
 def check_unquantised(name: str, x: torch.Tensor, w: torch.Tensor, dims: int) -> None:
-    """TypeError or ValueError for values x (..., M, K) and codes w (..., N, K / 2) that do not go together."""
+    """TypeError or ValueError for x (..., M, K) and quantized w (..., N, K / 2) that do not match."""
     where = f"hipkittens.aiter.{name}"
     check_tensor(where, "x", x)
     check_tensor(where, "w", w)
@@ -256,7 +262,7 @@ def check_unquantised(name: str, x: torch.Tensor, w: torch.Tensor, dims: int) ->
 
 
 def check_operand(name: str, operand: Operand) -> None:
-    """TypeError or ValueError for scales that are not those of the codes (rows, K / 2)."""
+    """TypeError or ValueError unless the scales are those of quantized values (rows, K / 2)."""
     codes, scales, is_shuffled, names = operand
     rows, columns = shape_of_weights(codes)
     groups = columns // 16
@@ -286,7 +292,7 @@ def product(
     bias: torch.Tensor | None = None,
     place: str = "y",
 ) -> torch.Tensor:
-    """The product of codes times their scales, plus bias, into y if there is one, in its dtype."""
+    """The product of quantized values times their scales, plus bias, into y if it is passed, in its dtype."""
     check_operands(name, {x.names[0]: x.codes, w.names[0]: w.codes})
     check_has_mxfp4(name, x.codes)
     for operand in (x, w):
@@ -314,7 +320,7 @@ def preshuffled_operands(
     w_scales: torch.Tensor,
     names: tuple[str, str, str, str] = ("x", "w", "x_scales", "w_scales"),
 ) -> tuple[Operand, Operand]:
-    """Operands of AITER's kernels with weights in panels, whose x_scales are shuffled from 32 rows on."""
+    """Operands of AITER's kernels with preshuffled weights, whose x_scales are shuffled if there are 32 rows or more."""
     check_has_mxfp4(name, x)
     panels = panels_of_bands(name, names[1], w)
     return (

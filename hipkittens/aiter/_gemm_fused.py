@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Products with others beside or a multiplication and addition behind them, by AITER's names, each step a launch of its own. What is
-multiplied and added to is float32, and the result is rounded once. config and use_aot choose among AITER's own kernels; with skip_reduce
-results are whole, as AITER's where it does not split K."""
+"""Pairs of GEMMs, and GEMMs followed by a multiplication and addition, by AITER's names, each step in a separate launch. What is multiplied
+and added to is float32, and the result is rounded once. config and use_aot only choose among AITER's own kernels; with skip_reduce results
+are complete, as in AITER if K is not split.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def fused_gemm_a8w8_blockscale_a16w16(
     skip_reduce: bool = False,
     config: dict | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(gemm_a8w8_blockscale of the first four + bias_fp8, x_bf16 @ w_bf16.T + bias_bf16), into y_fp8 and y_bf16 if there are some."""
+    """(gemm_a8w8_blockscale of the first four + bias_fp8, x_bf16 @ w_bf16.T + bias_bf16), into y_fp8 and y_bf16 if they are passed."""
     name = "fused_gemm_a8w8_blockscale_a16w16"
     check_operands(name, {"x_fp8": x_fp8, "w_fp8": w_fp8})
     _gemm_blockscale.check_scales(name, x_fp8, w_fp8, x_fp8_scale=x_fp8_scale, w_fp8_scale=w_fp8_scale)
@@ -67,8 +68,9 @@ def fused_gemm_afp4wfp4_a16w16(
     config: dict | None = None,
     use_aot: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(gemm_afp4wfp4 of the first four + bias_fp4, x_bf16 @ w_bf16.T + bias_bf16), into y_fp4 and y_bf16 if there are some.
-    is_fp4_preshuffled: weight and scales as gemm_afp4wfp4_preshuffled_weight_scales has them."""
+    """(gemm_afp4wfp4 of the first four + bias_fp4, x_bf16 @ w_bf16.T + bias_bf16), into y_fp4 and y_bf16 if they are passed.
+    is_fp4_preshuffled: weight and scales as in gemm_afp4wfp4_preshuffled_weight_scales.
+    """
     name = "fused_gemm_afp4wfp4_a16w16"
     names = ("x_fp4", "w_fp4", "x_fp4_scale", "w_fp4_scale")
     check_has_mxfp4(name, x_fp4)
@@ -95,8 +97,9 @@ def fused_gemm_a8w8_blockscale_mul_add(
     config: dict | None = None,
     fuse_type: int = 0,
 ) -> torch.Tensor:
-    """a * c + b of c, gemm_a8w8_blockscale of the first four, or with fuse_type 1 a * b + c, into y if there is one. a and b: a number, or
-    a tensor of 1 or of M N elements."""
+    """a * c + b of c, gemm_a8w8_blockscale of the first four, or with fuse_type 1 a * b + c, into y if it is passed. a and b: a number, or
+    a tensor of 1 or of M N elements.
+    """
     name = "fused_gemm_a8w8_blockscale_mul_add"
     check_operands(name, {"x": x, "w": w})
     _gemm_blockscale.check_scales(name, x, w, x_scales=x_scales, w_scales=w_scales)
@@ -134,14 +137,14 @@ def fused_gemm_afp4wfp4_preshuffle_add_mul(
     use_aot: bool = True,
     fuse_type: int = 0,
 ) -> torch.Tensor:
-    """fused_gemm_afp4wfp4_mul_add of operands as gemm_afp4wfp4_preshuffled_weight_scales has them."""
+    """fused_gemm_afp4wfp4_mul_add of operands as in gemm_afp4wfp4_preshuffled_weight_scales."""
     name = "fused_gemm_afp4wfp4_preshuffle_add_mul"
     operands = preshuffled_operands(name, x, w, x_scales, w_scales)
     return _fp4_mul_add(name, *operands, a, b, dtype, y, fuse_type)
 
 
 class _MulAdd:
-    """What follows a product c (M, N) in float32: the arguments are checked when it is made, before anything is launched."""
+    """What is applied to a product c (M, N) in float32: the arguments are checked on construction, before anything is launched."""
 
     def __init__(self, name, a, b, m, n, dtype, y, fuse_type) -> None:
         if fuse_type not in (0, 1):
@@ -183,7 +186,7 @@ def _fp4_mul_add(name, x: Operand, w: Operand, a, b, dtype, y, fuse_type) -> tor
 
 
 def _check_beside(name, m: int, k: int, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor | None) -> None:
-    """Of the operands of 16 bits beside M rows of K codes."""
+    """Checks the 16-bit operands that accompany M rows of K quantized values."""
     check_operands(name, {"x_bf16": x, "w_bf16": w})
     check_shape(name, "x_bf16", x, (m, k))
     check_place(name, "y_bf16", y, m, w.shape[0])

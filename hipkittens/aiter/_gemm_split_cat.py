@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Products whose heads are parted and joined with others by AITER's names: a launch for the product, and one that copies. Of multi-head
-latent attention: keys without position and values of the latent, and y the keys' rotary part. config chooses among AITER's own kernels."""
+"""GEMMs whose heads are split and concatenated with others, by AITER's names: one launch for the GEMM, and one that copies. For multi-head
+latent attention: keys without position and values from the latent, and y the keys' rotary part. config only chooses among AITER's own
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def fused_gemm_a8w8_blockscale_split_cat(
     dtype: torch.dtype = torch.bfloat16,
     config: dict | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """gemm_a8w8_blockscale of x and w as heads (M, D, S1 + S2): (their first S1 features joined with y (M, D, S3), their last S2)."""
+    """gemm_a8w8_blockscale of x and w as heads (M, D, S1 + S2): (their first S1 features concatenated with y (M, D, S3), their last S2)."""
     return _of_fp8("fused_gemm_a8w8_blockscale_split_cat", x, w, y, x_scale, w_scale, S1, S2, dtype)
 
 
@@ -42,7 +44,8 @@ def fused_gemm_a8w8_blockscale_preshuffle_split_cat(
     is_x_scale_transposed: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """fused_gemm_a8w8_blockscale_split_cat of a shuffled weight (N / 16, 16 K). is_x_scale_transposed:
-    an x_scale that is contiguous is read as (ceil(K / 128), M), whichever shape it says."""
+    a contiguous x_scale is read as (ceil(K / 128), M), whatever its shape.
+    """
     name = "fused_gemm_a8w8_blockscale_preshuffle_split_cat"
     panels = panels_of_bands(name, "w", w)
     if is_x_scale_transposed:
@@ -80,7 +83,7 @@ def fused_gemm_afp4wfp4_preshuffle_split_cat(
     dtype: torch.dtype = torch.bfloat16,
     config: dict | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """fused_gemm_afp4wfp4_split_cat of operands as gemm_afp4wfp4_preshuffled_weight_scales has them."""
+    """fused_gemm_afp4wfp4_split_cat of operands as in gemm_afp4wfp4_preshuffled_weight_scales."""
     name = "fused_gemm_afp4wfp4_preshuffle_split_cat"
     operands = preshuffled_operands(name, x, w, x_scale, w_scale, ("x", "w", "x_scale", "w_scale"))
     return _of_fp4(name, *operands, y, S1, S2, dtype)
@@ -117,7 +120,7 @@ def _check(name: str, m: int, n: int, y: torch.Tensor, s1: int, s2: int, dtype: 
 
 
 def _joined(c: torch.Tensor, y: torch.Tensor, s1: int, s2: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The second pair of concat_heads has nothing to join: it makes its part dense in the same launch."""
+    """The second pair of concat_heads has nothing to concatenate: it makes its part dense in the same launch."""
     heads = c.view(y.shape[0], y.shape[1], s1 + s2)
     first, second = heads.split((s1, s2), -1)
     return concat_heads(first, y.to(c.dtype), second, second[..., :0])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Products of groups by AITER's names: of rows with a matrix each, of columns with rows, and of a batch of which some rows count. Group
-sizes stay on the device: nothing waits for them. config chooses among AITER's own kernels."""
+"""Grouped GEMMs by AITER's names: rows with one matrix per group, columns with rows, and a batch with some rows used. Group sizes stay
+on the device, without synchronization. config only chooses among AITER's own kernels.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +24,9 @@ def gmm(
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Rows of lhs (M, K) times rhs (G, K, N): the first group_sizes[0] rows times rhs[0], and so on; into existing_out (M, N) of
-    preferred_element_type if there is one. bias (G, N), which AITER's main branch has as its fourth argument, is added before the one
-    rounding. group_sizes is int32 (G,). Rows behind the last group are zeros; AITER leaves them as they are."""
+    preferred_element_type if it is passed. bias (G, N), which AITER's main branch has as its fourth argument, is added before the one
+    rounding. group_sizes is int32 (G,). Rows past the last group are zeros; AITER leaves them unchanged.
+    """
     name = "gmm"
     ends = _ends(name, lhs, rhs, group_sizes, (2, 3))
     if rhs.shape[0] != ends.shape[0] or lhs.shape[1] != rhs.shape[1]:
@@ -46,10 +48,11 @@ def ptgmm(
     bias_grad: torch.Tensor | None = None,
     accumulate: bool = False,
 ) -> torch.Tensor:
-    """(G, K, N) of lhs (K, M) and rhs (M, N): the first group_sizes[0] columns of lhs times as many rows of rhs, and so on; zeros of an
-    empty group. Into existing_out of preferred_element_type if there is one, or with accumulate, in float32, added to what it holds.
-    bias_grad, float32 (G, K), takes the sums of each group's columns of lhs, by a launch of its own. These two are of AITER's main
-    branch, which has bias_grad as its fourth argument."""
+    """(G, K, N) of lhs (K, M) and rhs (M, N): the first group_sizes[0] columns of lhs times as many rows of rhs, and so on; zeros for an
+    empty group. Into existing_out of preferred_element_type if it is passed, or with accumulate, in float32, added to its contents.
+    bias_grad, float32 (G, K), receives the sums of each group's columns of lhs, by a separate launch. accumulate and bias_grad are from
+    AITER's main branch, which has bias_grad as its fourth argument.
+    """
     return _transposed(
         "ptgmm", lhs, rhs, group_sizes, preferred_element_type, existing_out, bias_grad, accumulate
     )
@@ -81,8 +84,9 @@ def deepgemm(
     w_scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Y[g, :group_layout[g]] = XQ[g] @ WQ[g].T, of XQ (G, M, K) and WQ (G, N, K) shuffled by shuffle_weight(w, layout=(16, 16)), both
-    bfloat16, float16, or 8-bit floats of the target with x_scale of G M elements and w_scale of G N; None is 1. Rows of Y behind
-    group_layout[g], int32 (G,), stay as they are. All M rows are multiplied."""
+    bfloat16, float16, or 8-bit floats of the target with x_scale of G M elements and w_scale of G N; None is 1. Rows of Y past
+    group_layout[g], int32 (G,), are unchanged. All M rows are multiplied.
+    """
     name = "deepgemm"
     check_operands(name, {"XQ": XQ, "WQ": WQ}, 3)
     (groups, m, k), n = XQ.shape, WQ.shape[1]
@@ -145,7 +149,7 @@ def _transposed(name, lhs, rhs, group_sizes, dtype, existing_out, bias_grad, acc
 
 
 def _ends(name, lhs, rhs, group_sizes, dims) -> torch.Tensor:
-    """Where each group ends."""
+    """The end of each group."""
     where = f"hipkittens.aiter.{name}"
     for (argument, value), count in zip((("lhs", lhs), ("rhs", rhs)), dims, strict=True):
         check_tensor(where, argument, value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Heads joined and parted, by AITER's names."""
+"""Concatenating and splitting heads, by AITER's names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._rope import rows_of
 def fused_qk_cat(
     q1: torch.Tensor, q2: torch.Tensor, k1: torch.Tensor, k2: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(q1, q2) and (k1, k2) joined along the last dimension; q and k need not have heads or features in common."""
+    """(q1, q2) and (k1, k2) concatenated along the last dimension; q and k may have different heads and features."""
     return concat_heads(q1, q2, k1, k2)
 
 
@@ -36,9 +36,9 @@ def fused_qkv_split_qk_rope(
     reuse_freqs_front_part: bool = True,
     nope_first: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """q, k and v [tokens, heads, head_dim] of qkv, with q and k turned. Any number of features may be turned, and qh may be any.
+    """q, k and v [tokens, heads, head_dim] of qkv, with q and k rotated. Any number of features may be rotated, and qh is arbitrary.
 
-    The row of a token is positions + offsets; without positions, its number + offsets. AITER leaves offsets out there.
+    The row of a token is positions + offsets; without positions, its index + offsets. AITER ignores offsets in that case.
     """
     if qkv.shape[-1] != (qh + 2 * kvh) * head_dim:
         raise ValueError(

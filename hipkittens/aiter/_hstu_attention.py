@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""HSTU's attention by AITER's names."""
+"""HSTU attention by AITER's names."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def triton_hstu_attention_fwd(
     config: dict[str, Any] | None = None,
 ) -> torch.Tensor:
     """hipkittens.hstu_attention of q, k and v [L, heads, D], whose sequences have rows seq_offsets[b] .. seq_offsets[b + 1] - 1, with
-    N for max_seqlen and alpha for the scale.
+    N as max_seqlen and alpha as the scale.
 
-    The result has a derivative, so that it stands for AITER's _AttentionFunction, too. seq_offsets and num_targets are of any integer
-    type. sort_by_length_indices and config, by which AITER orders and sizes its own kernel's work, are not looked at.
+    The result is differentiable, so it also replaces AITER's _AttentionFunction. seq_offsets and num_targets may have any integer type.
+    sort_by_length_indices and config, by which AITER orders and sizes its own kernel's work, are ignored.
     """
     return hstu_attention(
         q, k, v, **_options(N, alpha, seq_offsets, causal, num_targets, max_attn_len, contextual_seq_len)
@@ -56,8 +56,8 @@ def triton_hstu_attention_bwd(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The gradients of triton_hstu_attention_fwd's q, k and v from dout, that of its result, into dq, dk and dv, which it returns.
 
-    Also right without a causal mask, where AITER's kernel leaves out the rows behind a block of keys. sort_by_length_indices and
-    config are not looked at.
+    Also correct without a causal mask, where AITER's kernel omits the rows after a block of keys. sort_by_length_indices and
+    config are ignored.
     """
     name = "triton_hstu_attention_bwd"
     places = {"dq": (dq, q), "dk": (dk, k), "dv": (dv, v)}

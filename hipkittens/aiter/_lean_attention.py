@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Attention whose work is divided into equal shares of keys, by AITER's names: hipkittens.attention_paged with a plan.
+"""Attention with work divided into equal shares of keys, by AITER's names: hipkittens.attention_paged with a plan.
 
-AITER's kernels join parts by locks that running workgroups wait for; here a second launch joins them. Tensors for AITER's own partial
-results (Mp, Lp, Op, locks) are not touched, and what only sizes its kernels (BLOCK_M, num_warps, waves_per_eu) is not looked at. BLOCK_N
-counts: batch_num_block_n has ends of sequences in blocks of so many keys.
+AITER's kernels combine parts by locks that running workgroups wait for; here a second launch combines them. Tensors for AITER's own partial
+results (Mp, Lp, Op, locks) are not touched, and arguments that only size its kernels (BLOCK_M, num_warps, waves_per_eu) are ignored.
+BLOCK_N is used: batch_num_block_n contains the ends of sequences in blocks of this many keys.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def persistent_lean_attention(
 ) -> torch.Tensor:
     """q [batch_size * N_q, heads, D] to k and v [all keys, key heads, D], D of 64, 128 or 256. The result has q's shape and dtype.
 
-    RAGGED_BATCH: sequence b has keys from batch_num_block_n[b - 1] (of the first one: 0) to batch_num_block_n[b], int32, in blocks of
-    config["BLOCK_SIZE_N"] keys, 64 without a config. Else all sequences have as many, and batch_num_block_n is not looked at.
-    causal needs as many keys as queries of each sequence, as AITER's mask does. sm_scale counts; AITER takes 1 / sqrt(D) for it.
+    RAGGED_BATCH: sequence b has keys from batch_num_block_n[b - 1] (0 for the first one) to batch_num_block_n[b], int32, in blocks of
+    config["BLOCK_SIZE_N"] keys, 64 without a config. Otherwise all sequences have the same number, and batch_num_block_n is ignored.
+    causal needs as many keys as queries in each sequence, as AITER's mask does. sm_scale is used; AITER uses 1 / sqrt(D) instead.
     program_count, by default 304: workgroups among which the keys of a ragged batch are divided.
     """
     name = "persistent_lean_attention"
@@ -76,9 +76,10 @@ def persistent_lean_attention_paged(
     num_warps: int,
     waves_per_eu: int,
 ) -> torch.Tensor:
-    """q [heads, batch_size * N_q, D] to k and v [heads, rows, D], contiguous, in blocks of BLOCK_N rows. The result has q's shape and dtype.
+    """q [heads, batch_size * N_q, D] to k and v [heads, rows, D], contiguous, in blocks of BLOCK_N rows. The result has q's shape and
+    dtype.
 
-    Each head has a table of its own: the blocks of sequence b are kv_block_tables[head, batch_num_block_n[b - 1]: batch_num_block_n[b]],
+    Each head has its own table: the blocks of sequence b are kv_block_tables[head, batch_num_block_n[b - 1]: batch_num_block_n[b]],
     int32. No mask. total_programs: workgroups among which the keys of all heads and sequences are divided.
     """
     name = "persistent_lean_attention_paged"
@@ -102,7 +103,7 @@ def persistent_lean_attention_paged(
         )
     _check_ends(name, batch_num_block_n, batch_size)
     with torch.no_grad():
-        # To attention_paged every head of every sequence is a sequence of one head.
+        # For attention_paged every head of every sequence is a sequence with one head.
         head = torch.arange(heads, device=q.device, dtype=torch.int32).unsqueeze(1)
         starts, blocks = _starts_and_blocks(batch_num_block_n)
         seqused_k = (blocks * BLOCK_N).repeat(heads)
@@ -153,11 +154,12 @@ def pod_attention(
     prefill_ratio: int,
     decode_ratio: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens to be decoded, q, k and v as persistent_lean_attention has them with RAGGED_BATCH and without a mask, and prompts, q_pf, k_pf
-    and v_pf [batch_size_pf * N, heads or key heads, D] of equal lengths, causal. The results of both, of the shapes of q and q_pf.
+    """Decoding and prefill in one call: for decoding, q, k and v as in persistent_lean_attention with RAGGED_BATCH and without a mask; for
+    prefill, q_pf, k_pf and v_pf [batch_size_pf * N, heads or key heads, D] of equal lengths, causal. Returns both results, in the shapes of
+    q and q_pf.
 
-    Launches of their own for both, side by side where the caller has streams; AITER gives workgroups of one launch either work by the
-    compute unit they find themselves on, in the ratio of prefill_ratio and decode_ratio. Half of total_programs is for q.
+    Both have separate launches, concurrent if the caller uses streams; AITER assigns workgroups of one launch to either by the compute unit
+    on which they run, in the ratio of prefill_ratio and decode_ratio. Half of total_programs is for q.
     """
     name = "pod_attention"
     rows = _rows_of_each(name, "q", q, 0, batch_size)
@@ -215,7 +217,7 @@ def _keys_in_shares(
 def _prompts(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rows: int, batch_size: int, scale: float
 ) -> torch.Tensor:
-    """Causal, of sequences of one length: what _check_prompts has seen."""
+    """Causal, with sequences of one length, as checked by _check_prompts."""
     with torch.no_grad():
         sequences = (each.unflatten(0, (batch_size, rows)) for each in (q, k, v))
         return attention(*sequences, causal=True, scale=scale).flatten(0, 1)

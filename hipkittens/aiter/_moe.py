@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Choice and sort of experts by AITER's names. Ids that are negative or no expert's are counted nowhere."""
+"""Selection and sorting of experts by AITER's names. Ids that are negative or not those of an expert are ignored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def topk(
     sorted: bool = True,
     tiny_row_thresh: int = 1024,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`hipkittens.topk`. tiny_row_thresh chooses among AITER's kernels, and nothing here."""
+    """`hipkittens.topk`. tiny_row_thresh chooses among AITER's kernels, and has no effect."""
     return selection.topk(x, k, dim, largest, sorted)
 
 
@@ -30,8 +30,9 @@ def routing_sigmoid_top1(
     fused_shared_experts: bool = False,
     config: dict | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(ids, weights) of `hipkittens.router_top1`, each (tokens, 1), or (tokens, 2) with a shared expert of number experts and weight
-    1. topk is 1. config chooses among AITER's kernels, and nothing here."""
+    """(ids, weights) of `hipkittens.router_top1`, each (tokens, 1), or (tokens, 2) with a shared expert, which has the id experts and
+    weight 1. topk is 1. config chooses among AITER's kernels, and has no effect.
+    """
     if topk != 1:
         refuse("routing_sigmoid_top1", "topk", topk, "use hipkittens.router with score='sigmoid'")
     weights, ids = router_top1(x.reshape(-1, x.shape[-1]), w, shared=int(bool(fused_shared_experts)))
@@ -60,7 +61,7 @@ def topk_softmax_asm(
     gating_output: torch.Tensor,
     need_renorm: bool,
 ) -> None:
-    """`topk_softmax`, whose first rows it writes: results may have rows to the next multiple of 4."""
+    """`topk_softmax`, which writes only the first rows: results may have their number of rows rounded up to a multiple of 4."""
     tokens = gating_output.shape[0]
     into = topk_weights[:tokens], topk_indices[:tokens], token_expert_indices[:tokens]
     topk_softmax(*into, gating_output, need_renorm)
@@ -74,7 +75,7 @@ def fused_topk(
     topk_ids: torch.Tensor | None = None,
     topk_weights: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(weights, ids) of `topk_softmax`, in the caller's tensors where there are some. Of hidden_states the rows count alone."""
+    """(weights, ids) of `topk_softmax`, in the caller's tensors if they are passed. Only the number of rows of hidden_states is used."""
     if hidden_states.shape[0] != gating_output.shape[0]:
         raise ValueError(
             f"hipkittens.aiter.fused_topk: hidden_states has {hidden_states.shape[0]} rows and gating_output "
@@ -105,7 +106,7 @@ def grouped_topk(
     is_softmax: bool = True,
     routed_scaling_factor: float = 1.0,
 ) -> None:
-    """The best experts of the best groups, which are as good as their best expert; weights times routed_scaling_factor."""
+    """The best experts of the best groups, where a group's score is that of its best expert; weights times routed_scaling_factor."""
     _route("grouped_topk", topk_weights, topk_ids, gating_output, topk_ids.shape[-1], groups=num_expert_group, topk_groups=topk_group,
            renormalize=bool(need_renorm), score="softmax" if is_softmax else "sigmoid", scale=routed_scaling_factor)  # fmt: skip
 
@@ -120,9 +121,9 @@ def biased_grouped_topk(
     need_renorm: bool,
     routed_scaling_factor: float = 1.0,
 ) -> None:
-    """DeepSeek-V3's: experts by sigmoid + bias, groups by the sum of their best two, weights without the bias.
+    """DeepSeek-V3's selection: experts by sigmoid + bias, groups by the sum of their best two, weights without the bias.
 
-    routed_scaling_factor counts whatever the number of tokens, which in AITER decides.
+    routed_scaling_factor is always applied; in AITER this depends on the number of tokens.
     """
     _route("biased_grouped_topk", topk_weights, topk_ids, gating_output, topk_ids.shape[-1], score="sigmoid", bias=correction_bias,
            groups=num_expert_group, topk_groups=topk_group, renormalize=bool(need_renorm), scale=routed_scaling_factor)  # fmt: skip
@@ -155,9 +156,9 @@ def moe_fused_gate(
     n_share_experts_fusion: int,
     routed_scaling_factor: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`biased_grouped_topk` with renormalised weights times routed_scaling_factor; (topk_weights, topk_ids) themselves.
+    """`biased_grouped_topk` with renormalized weights times routed_scaling_factor; returns (topk_weights, topk_ids) themselves.
 
-    A NaN is greater than all here, and 0 in AITER. n_share_experts_fusion has no kernel.
+    A NaN is greater than everything here, and 0 in AITER. n_share_experts_fusion is not supported.
     """
     if n_share_experts_fusion:
         refuse(
@@ -182,9 +183,9 @@ def moe_align_block_size(
 ) -> None:
     """Pairs in the order of experts, each of which begins at a multiple of block_size.
 
-    Places without a pair hold topk_ids.numel(), blocks behind the last the expert -1. There is room for
-    numel + num_experts * (block_size - 1) places; of more, the last stay as they are. token_nums: pairs of a block's expert from this
-    block on.
+    Places without a pair contain topk_ids.numel(), blocks past the last one the expert -1. There is room for
+    numel + num_experts * (block_size - 1) places; if the tensor has more, the last ones are unchanged. token_nums: pairs of a block's
+    expert from this block on.
     """
     name = "moe_align_block_size"
     found = _aligned(
@@ -231,9 +232,9 @@ def moe_sorting_fwd(
 ) -> None:
     """Pairs in the order of experts as slot << 24 | token, padding as k << 24 | tokens with weight 0; moe_buf is zeroed.
 
-    local_expert_mask: experts that are 0 there are left out, and the others numbered from 0. num_local_tokens: so many tokens count,
-    the first. num_valid_ids: the padded pairs, and the tokens that count. dispatch_policy chooses among AITER's kernels, and nothing
-    here.
+    local_expert_mask: experts with 0 are left out, and the others numbered from 0. num_local_tokens: only the first so many tokens are
+    used. num_valid_ids: the number of padded pairs, and of tokens that are used. dispatch_policy chooses among AITER's kernels, and has no
+    effect.
     """
     name = "moe_sorting_fwd"
     ids, expert_map = topk_ids, None
@@ -261,7 +262,7 @@ def those_that_count(ids: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def local_numbers(mask: torch.Tensor) -> torch.Tensor:
-    """Of AITER's mask of local experts: the number of each among those, -1 of others."""
+    """For AITER's mask of local experts: the index of each among those, -1 for others."""
     local = mask != 0
     return torch.where(local, local.cumsum(0) - 1, -1).to(torch.int32)
 
@@ -282,13 +283,13 @@ def _aligned(name, ids, experts, block, entries, block_experts, padded):
 
 
 def _most_blocks(ids, experts, block):
-    """Whole blocks, whatever experts are chosen. What expert_sort has room for may be one more."""
+    """The largest possible number of whole blocks, whatever experts are chosen. expert_sort may have room for one more."""
     pairs = ids.numel()
     return (pairs + min(pairs, experts) * (block - 1)) // block
 
 
 def _put_first(name, argument, into, result, needed) -> None:
-    """As much of result as there is room for, which has to be the first `needed` at least."""
+    """Copies as much of result as there is room for, which must be at least the first `needed`."""
     if into.dim() != 1 or into.shape[0] < needed:
         raise ValueError(
             f"hipkittens.aiter.{name}: {argument} has shape {tuple(into.shape)}; it needs {needed} places or more"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Products of experts with MXFP4 weights by AITER's names: of rows that AITER's routing or its sort of blocks has put in order."""
+"""Grouped GEMMs with MXFP4 expert weights by AITER's names, for rows ordered by AITER's routing or by its block-aligned sort."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def moe_gemm_a8w4(
     unpadded_N: int | None = None,
     unpadded_K: int | None = None,
 ) -> torch.Tensor:
-    """Rows of experts x (rows, K) of float8_e4m3fn times w (E, K / 2, N) of e2m1, K along memory, on gfx950.
+    """Rows of experts x (rows, K) of float8_e4m3fn times w (E, K / 2, N) of e2m1, contiguous along K, on gfx950.
 
     x_scales (rows, K / 32) are bytes of e8m0, or None: then x_static_scale, float32 of one element or None for 1, is x's. w_scales
-    (E, K / 32, N) are bytes of e8m0, or with swizzle_mx_scale "CDNA4_SCALE" AITER's swizzle_scales of them. bias (E, N).
-    routing_data is AITER's, of which expt_hist, the rows of each expert, and n_expts_act count. gather_indx: rows are
-    x[gather_indx // n_expts_act]. apply_swiglu: of even and odd columns g and u of the sums g / (1 + exp(-alpha g)) (u + 1), with g at
-    most `limit` and u within -limit .. limit; None: no limit. gammas multiply rows. quant_static_scale: the result is divided by it and rounded to e4m3,
-    then converted to out_dtype. scatter_indx (tokens n_expts_act): the result is the sum of the rows that it names of each token, each
-    rounded to out_dtype before; it goes with no quant_static_scale.
+    (E, K / 32, N) are bytes of e8m0, or with swizzle_mx_scale "CDNA4_SCALE" AITER's swizzle_scales of them. bias (E, N). routing_data is
+    AITER's; expt_hist, the number of rows of each expert, and n_expts_act are used. gather_indx: rows are x[gather_indx // n_expts_act].
+    apply_swiglu: for even and odd columns g and u of the sums, g / (1 + exp(-alpha g)) (u + 1), with g at most `limit` and u within
+    -limit .. limit; None: no limit. gammas multiply rows. quant_static_scale: the result is divided by it and rounded to e4m3, then
+    converted to out_dtype. scatter_indx (tokens n_expts_act): the result for each token is the sum of the rows that it refers to, each
+    rounded to out_dtype first; not with quant_static_scale.
 
-    unpadded_N and unpadded_K, from which on there is padding, choose among AITER's tiles: padding is multiplied here, as by all but
-    its smallest, and has to be zeros. Rows behind the last expert's are zeros.
+    unpadded_N and unpadded_K, the beginning of padding, choose among AITER's tiles: padding is multiplied here, as in all but AITER's
+    smallest tile, and must be zeros. Rows past the last expert's are zeros.
     """
     name = "moe_gemm_a8w4"
     check_has_mxfp4(name, x)
@@ -94,8 +94,9 @@ def moe_gemm_a4w4(
     unpadded_K: int | None = None,
     backend: str | None = None,
 ) -> torch.Tensor:
-    """`moe_gemm_a8w4` of x (rows, K / 2) of e2m1, which has x_scales. swiglu_add_residual: u + 1, and u otherwise. preshuffle_weights and
-    the backend "gluon" are of other GPUs."""
+    """`moe_gemm_a8w4` of x (rows, K / 2) of e2m1, which requires x_scales. swiglu_add_residual: u + 1, and u otherwise. preshuffle_weights
+    and the backend "gluon" are for other GPUs.
+    """
     name = "moe_gemm_a4w4"
     check_has_mxfp4(name, x)
     if preshuffle_weights:
@@ -132,12 +133,12 @@ def fused_moe_mxfp4(
 ) -> None:
     """C (tokens, top_k, N) = A_scale * B_scale[e] * A @ B[e].T of each choice e, with mul_routed_weight times topk_weights.
 
-    A is (tokens, K) of bfloat16, on gfx950 also of float8_e4m3fn, or there (tokens, K / 2) of torch.uint8, e2m1, with A_mx_scale
-    (tokens, K / 32), which others have not. B (E, N, K / 2) is e2m1 and B_mx_scale (E, N, K / 32); both scales are bytes of e8m0.
+    A is (tokens, K) of bfloat16, on gfx950 also of float8_e4m3fn, or on gfx950 (tokens, K / 2) of torch.uint8, e2m1, with A_mx_scale
+    (tokens, K / 32), which the others do not have. B (E, N, K / 2) is e2m1 and B_mx_scale (E, N, K / 32); both scales are bytes of e8m0.
     A_scale has one float32, B_scale E. sorted_token_ids, expert_ids and num_tokens_post_padded are those of moe_align_block_size with
-    config["BLOCK_SIZE_M"], of which topk_ids (tokens, top_k) has the shape: blocks of expert -1 give zeros, and what is in no block
-    stays as it is in C. compute_type, triton's or torch's, is what sums are rounded to. The rest of config chooses among AITER's
-    kernels, and nothing here. Swizzled scales have no kernel.
+    config["BLOCK_SIZE_M"], and topk_ids (tokens, top_k) gives the shape: blocks of expert -1 give zeros, and what is in no block is
+    unchanged in C. compute_type, triton's or torch's, is the dtype to which sums are rounded. The rest of config chooses among AITER's
+    kernels, and has no effect. Swizzled scales are not supported.
     """
     name = "fused_moe_mxfp4"
     sums, there = _sorted_product(
@@ -167,7 +168,7 @@ def fused_moe_mxfp4_silu(
     config: dict[str, Any],
     compute_type: Any,
 ) -> None:
-    """C (tokens top_k, N / 2) = silu(first half) * second half of the columns of `fused_moe_mxfp4`, rounded before and behind."""
+    """C (tokens top_k, N / 2) = silu(first half) * second half of the columns of `fused_moe_mxfp4`, rounded before and after."""
     name = "fused_moe_mxfp4_silu"
     sums, there = _sorted_product(
         name, A, B, A_scale, B_scale, A_mx_scale, B_mx_scale, topk_weights if mul_routed_weight else None, topk_ids,
@@ -179,7 +180,7 @@ def fused_moe_mxfp4_silu(
 def _routed_product(
     name, x, w, scales, recipe, bias, routing_data, gather_indx, gammas, swizzle, options, out_dtype
 ) -> torch.Tensor:
-    """Rows in the order of experts: products, biases, gates and gammas, rounded to out_dtype."""
+    """Rows in the order of experts: GEMMs, biases, gates and gammas, rounded to out_dtype."""
     if routing_data is None:
         raise ValueError(f"hipkittens.aiter.{name}: routing_data is None; pass AITER's, with expt_hist")
     if swizzle not in (None, "CDNA4_SCALE"):
@@ -222,7 +223,7 @@ def _sorted_product(
     name, a, b, a_scale, b_scale, a_mx_scale, b_mx_scale, weights, topk_ids, sorted_ids, expert_ids, padded, top_k, swizzled, config,
     compute_type,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Of each choice, in the order of tokens: its row, rounded to compute_type, and whether it is in a block."""
+    """For each choice, in the order of tokens: its row, rounded to compute_type, and whether it is in a block."""
     _check_sorted(name, a, b, a_mx_scale, topk_ids, top_k, swizzled)
     dtype = _FLOATS.get(str(getattr(compute_type, "name", compute_type)), compute_type)
     if dtype not in _FLOATS.values():
@@ -278,10 +279,10 @@ def _check_sorted(name, a, b, a_mx_scale, topk_ids, top_k, swizzled) -> None:
 
 
 def _experts_of_choices(choices, sorted_ids, expert_ids, padded, block) -> tuple[torch.Tensor, torch.Tensor]:
-    """The expert of each choice (token * top_k + slot), -1 of none, and whether it is in a block that counts."""
+    """The expert of each choice (token * top_k + slot), -1 for none, and whether it is in a block that is used."""
     place = torch.arange(len(sorted_ids), device=sorted_ids.device)
     counts = (place < padded.reshape(())) & (sorted_ids < choices)
-    # What counts not goes to one place more.
+    # Ignored entries go to one additional position.
     choice = torch.where(counts, sorted_ids, choices).long()
     expert = expert_ids.new_full((choices + 1,), -1, dtype=torch.int32)
     expert = expert.index_copy(0, choice, expert_ids[place // block].to(torch.int32))
@@ -290,12 +291,12 @@ def _experts_of_choices(choices, sorted_ids, expert_ids, padded, block) -> tuple
 
 
 def _inside(numbers: torch.Tensor, past: int) -> torch.Tensor:
-    """Numbers below `past`. Those of rows behind the last expert's may be any: their products go nowhere."""
+    """Numbers below `past`. Those of rows past the last expert's may be arbitrary: their products are discarded."""
     return numbers.to(torch.int64).clamp(0, max(past - 1, 0))
 
 
 def _taken(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Rows of codes or bytes of scales, as they are."""
+    """The selected rows of quantized values or bytes of scales, unchanged."""
     found = x if x.dtype == torch.bfloat16 else x.view(torch.uint8)
     return found.index_select(0, rows).view(x.dtype)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Multiplication and addition by AITER's name."""
+"""Multiply-add by AITER's name."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def fused_mul_add(
 
 
 def _like(value, x):
-    """With x's shape, where it has as many elements."""
+    """In x's shape, if it has as many elements."""
     return value.view(x.shape) if isinstance(value, torch.Tensor) and value.numel() == x.numel() else value

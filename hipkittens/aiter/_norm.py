@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Norms by AITER's names. What is normalised with a residual is the sum as it is stored, rounded, but where the docstring says other."""
+"""Norms by AITER's names. With a residual, the sum is normalized as it is stored, rounded, unless a docstring states otherwise."""
 
 from __future__ import annotations
 
@@ -99,9 +99,10 @@ def fused_add_rmsnorm_pad(
     res: torch.Tensor | None = None,
     x_pad_to_multiple: int = 0,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """`rms_norm` of x, or with res (`rms_norm` of x + res, x + res); the norm has zeros up to a multiple of x_pad_to_multiple columns.
+    """`rms_norm` of x, or with res (`rms_norm` of x + res, x + res); the norm is padded with zeros to a multiple of x_pad_to_multiple
+    columns.
 
-    The sum is normalised in float32, and only what is returned of it is rounded.
+    The sum is normalized in float32, and only the returned sum is rounded.
     """
     pad_to = x_pad_to_multiple if x_pad_to_multiple > 0 else 1
     if res is None:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Norms with quantised results, by AITER's names, each in one launch.
+"""Norms with quantized results, by AITER's names, each in one launch.
 
-The norm is quantised as it is in float32. `rmsnorm2d_*` and `layernorm2d_*` normalise the sum with a residual as it is stored, rounded;
-`fused_rms_*` normalise it in float32. Integers are truncated, and a row of zeros has the scale 1. dtype_quant None is the target's own
-e4m3.
+The norm is quantized from its float32 value. `rmsnorm2d_*` and `layernorm2d_*` normalize the sum with a residual as it is stored, rounded;
+`fused_rms_*` normalize it in float32. Integers are truncated, and a row of zeros has scale 1. dtype_quant None is the target's own e4m3.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def rmsnorm2d_fwd_with_smoothquant(
     epsilon: float,
     use_model_sensitive_rmsnorm: int = 0,
 ) -> None:
-    """Codes and scales of each row of xscale * `rms_norm`."""
+    """Quantized values and scales of each row of xscale * `rms_norm`."""
     _rows("rmsnorm2d_fwd_with_smoothquant", out, yscale, input, weight, epsilon, smooth=xscale,
           sensitive=use_model_sensitive_rmsnorm)  # fmt: skip
 
@@ -44,7 +43,7 @@ def rmsnorm2d_fwd_with_add_smoothquant(
     out_before_quant: torch.Tensor | None = None,
     use_model_sensitive_rmsnorm: int = 0,
 ) -> None:
-    """The same of residual_out = input + residual_in. out_before_quant: the norm, before xscale."""
+    """The same for residual_out = input + residual_in. out_before_quant: the norm, before xscale."""
     name = "rmsnorm2d_fwd_with_add_smoothquant"
     found = _rows(name, out, yscale, input, weight, epsilon, residual_in, residual_out, smooth=xscale,
                   sensitive=use_model_sensitive_rmsnorm, return_norm=out_before_quant is not None)  # fmt: skip
@@ -60,7 +59,7 @@ def rmsnorm2d_fwd_with_dynamicquant(
     epsilon: float,
     use_model_sensitive_rmsnorm: int = 0,
 ) -> None:
-    """Codes and scales of each row of `rms_norm`."""
+    """Quantized values and scales of each row of `rms_norm`."""
     _rows(
         "rmsnorm2d_fwd_with_dynamicquant",
         out,
@@ -82,7 +81,7 @@ def rmsnorm2d_fwd_with_add_dynamicquant(
     epsilon: float,
     use_model_sensitive_rmsnorm: int = 0,
 ) -> None:
-    """The same of residual_out = input + residual_in."""
+    """The same for residual_out = input + residual_in."""
     _rows("rmsnorm2d_fwd_with_add_dynamicquant", out, yscale, input, weight, epsilon, residual_in, residual_out,
           sensitive=use_model_sensitive_rmsnorm)  # fmt: skip
 
@@ -97,7 +96,7 @@ def layernorm2d_fwd_with_smoothquant(
     epsilon: float = 1e-5,
     x_bias: torch.Tensor | None = None,
 ) -> None:
-    """Codes and scales of each row of xscale * `layer_norm`."""
+    """Quantized values and scales of each row of xscale * `layer_norm`."""
     _rows("layernorm2d_fwd_with_smoothquant", out, yscale, input, weight, epsilon, smooth=xscale,
           norm="layer", bias=bias, x_bias=x_bias)  # fmt: skip
 
@@ -114,7 +113,7 @@ def layernorm2d_fwd_with_add_smoothquant(
     epsilon: float = 1e-5,
     x_bias: torch.Tensor | None = None,
 ) -> None:
-    """The same of residual_out = input + x_bias + residual_in."""
+    """The same for residual_out = input + x_bias + residual_in."""
     _rows("layernorm2d_fwd_with_add_smoothquant", out, yscale, input, weight, epsilon, residual_in, residual_out, smooth=xscale,
           norm="layer", bias=bias, x_bias=x_bias)  # fmt: skip
 
@@ -128,7 +127,7 @@ def layernorm2d_fwd_with_dynamicquant(
     epsilon: float = 1e-5,
     x_bias: torch.Tensor | None = None,
 ) -> None:
-    """Codes and scales of each row of `layer_norm`."""
+    """Quantized values and scales of each row of `layer_norm`."""
     _rows(
         "layernorm2d_fwd_with_dynamicquant",
         out,
@@ -153,7 +152,7 @@ def layernorm2d_fwd_with_add_dynamicquant(
     epsilon: float = 1e-5,
     x_bias: torch.Tensor | None = None,
 ) -> None:
-    """The same of residual_out = input + x_bias + residual_in."""
+    """The same for residual_out = input + x_bias + residual_in."""
     _rows("layernorm2d_fwd_with_add_dynamicquant", out, yscale, input, weight, epsilon, residual_in, residual_out,
           norm="layer", bias=bias, x_bias=x_bias)  # fmt: skip
 
@@ -170,7 +169,7 @@ def fused_rms_fp8_per_tensor_static_quant(
     res1: torch.Tensor | None = None,
     output_unquantized_inp1: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """(codes, norm, second norm, inp1 + res1), None where not asked for; inp1 may be wider than inp2, which AITER cuts off."""
+    """(codes, norm, second norm, inp1 + res1), None for results that are not requested; inp1 may be wider than inp2, which AITER truncates."""
     found = _fused("fused_rms_fp8_per_tensor_static_quant", dtype_quant, {"granularity": "tensor"}, inp1, inp1_weight, inp1_epsilon,
                    inp2, inp2_weight, inp2_epsilon, res1, output_unquantized_inp1, inp1_scale)  # fmt: skip
     return found.codes, found.norm, found.second, found.residual
@@ -189,8 +188,9 @@ def fused_rms_fp8_group_quant(
     output_unquantized_inp1: bool = False,
     transpose_scale: bool = False,
 ) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """((codes, scales), norm, second norm, inp1 + res1), None where not asked for. group_size: 32, 64 or 128. transpose_scale: the
-    scales' memory is transposed, their shape is not."""
+    """((codes, scales), norm, second norm, inp1 + res1), None for results that are not requested. group_size: 32, 64 or 128.
+    transpose_scale: the scales' memory is transposed, their shape is not.
+    """
     options = {"granularity": group_size, "floor": GROUP_FLOOR}
     found = _fused("fused_rms_fp8_group_quant", dtype_quant, options, inp1, inp1_weight, inp1_epsilon, inp2, inp2_weight, inp2_epsilon,
                    res1, output_unquantized_inp1)  # fmt: skip
@@ -211,8 +211,9 @@ def fused_rms_mxfp4_quant(
     shuffle: bool | None = False,
     scale_shuffle_padding: bool | None = False,
 ) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor | None, torch.Tensor | None]:
-    """((codes, scales), second norm, x1 + res1): e8m0 scales by the rule "even", codes with half-way cases away from 0. Shuffled
-    scales are padded; scale_shuffle_padding alone has no kernel."""
+    """((codes, scales), second norm, x1 + res1): e8m0 scales by the rule "even", values with ties away from 0. Shuffled scales are padded;
+    scale_shuffle_padding alone is not supported.
+    """
     name = "fused_rms_mxfp4_quant"
     spec = mxfp4_of(name, shuffle, scale_shuffle_padding)
     found = norm_quantize(x1, x1_weight, x1_epsilon, spec, **_beside(x2, x2_weight, x2_epsilon, res1))
@@ -220,7 +221,7 @@ def fused_rms_mxfp4_quant(
 
 
 def mxfp4_of(name: str, shuffle: bool | None, padded: bool | None) -> QuantSpec:
-    """The spec of AITER's Triton kernels."""
+    """The QuantSpec of AITER's Triton kernels."""
     if padded and not shuffle:
         refuse(name, "scale_shuffle_padding", "True without shuffle", "pad the scales, or shuffle them")
     return QuantSpec("mxfp4", scale_rule="even", rounding="away", layout="shuffled" if shuffle else "rows")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Heads normalised, turned and written to caches, by the names of AITER's main branch.
+"""Heads that are normalized, rotated and written to caches, by the names of AITER's main branch.
 
-Where one launch does it, everything is float32 from what is given to the one rounding of a result. Negative slots are written nowhere,
-and results are there for their tokens all the same.
+Where a single launch does it, everything is float32 from the arguments to the one rounding of a result. Tokens with a negative slot are not
+written, but are in the results.
 """
 
 from __future__ import annotations
@@ -48,13 +48,14 @@ def fused_qkv_split_qk_norm_rope_cache(
     gated_qkv_layout: str = "interleaved",
     kv_cache_layout: str = "HND",
 ) -> tuple[torch.Tensor, ...]:
-    """(q, k, v), or with attn_output_gate (q, gate, k, v), each [tokens, heads, head_dim], of qkv [tokens, columns]: heads of q, of k and of
-    v one after the other. Those of q and k are normalised by 1 + q_weight and 1 + k_weight, turned by the row of positions + offsets,
-    and k and v are written to caches [blocks, kvh, block_size, head_dim], or with "NHD" [blocks, block_size, kvh, head_dim]: one
-    launch, and a copy of the gate.
+    """(q, k, v), or with attn_output_gate (q, gate, k, v), each [tokens, heads, head_dim], of qkv [tokens, columns]: consecutive heads of
+    q, of k and of v. Those of q and k are normalized by 1 + q_weight and 1 + k_weight and rotated by the row of positions + offsets, and
+    k and v are written to caches [blocks, kvh, block_size, head_dim], or with "NHD" [blocks, block_size, kvh, head_dim]: one launch, and
+    a copy of the gate.
 
-    With attn_output_gate qkv has as many heads of gates as of queries: each behind its query ("interleaved"), or all behind the
-    queries ("blocked"). k_scale and v_scale are for caches of codes of 8 bits, and clamp."""
+    With attn_output_gate qkv has as many heads of gates as of queries: each after its query ("interleaved"), or all after the queries
+    ("blocked"). k_scale and v_scale are for 8-bit caches, and values are clamped.
+    """
     name = "fused_qkv_split_qk_norm_rope_cache"
     where, layout = f"hipkittens.aiter.{name}", kv_cache_layout.lower()
     if layout not in ("hnd", "nhd"):
@@ -112,13 +113,14 @@ def fused_qk_norm_rope_cache_quant_shuffle(
     k_scale: torch.Tensor | None,
     v_scale: torch.Tensor | None,
 ) -> None:
-    """q and k [tokens, heads * head_dim] or [tokens, heads, head_dim], normalised by qw and kw over each head and turned, in place; k and v
-    into caches as reshape_and_cache has them, v also as its asm_layout has it. A row of cos_sin_cache has the cosines of all pairs, then
+    """q and k [tokens, heads * head_dim] or [tokens, heads, head_dim], normalized by qw and kw over each head and rotated, in place; k and
+    v into caches as in reshape_and_cache, v also as in its asm_layout. A row of cos_sin_cache contains the cosines of all pairs, then
     their sines.
 
-    kv_cache_dtype "auto" is one launch and copies of q and k. "fp8" and "int8" have a scale of each token's head, which is written to
-    k_scale and v_scale [blocks, heads, block_size]: two norms, which round, a rotation, and `hipkittens.cache_write`. Heads of zeros
-    have the scale 1."""
+    kv_cache_dtype "auto" is one launch and copies of q and k. "fp8" and "int8" have a scale for each token and head, which is written to
+    k_scale and v_scale [blocks, heads, block_size]: two norms, which round, a rotation, and `hipkittens.cache_write`. Heads of zeros have
+    scale 1.
+    """
     name = "fused_qk_norm_rope_cache_quant_shuffle"
     where = f"hipkittens.aiter.{name}"
     if num_heads_k != num_heads_v:
@@ -182,12 +184,14 @@ def indexer_qk_rope_quant_and_cache(
     preshuffle: bool = False,
     is_neox: bool = True,
 ) -> None:
-    """Of the first slot_mapping.shape[0] tokens: the first features of q [tokens, heads, features] turned, as codes into q_out with a scale
-    of each head; weights [tokens, heads] times these scales and weights_scale into weights_out, float32; k [tokens, features] through a
-    layer norm, turned likewise, and into kv_cache by indexer_k_quant_and_cache. The norm and the rotation round.
+    """For the first slot_mapping.shape[0] tokens: the first features of q [tokens, heads, features] are rotated and quantized into q_out
+    with a scale for each head; weights [tokens, heads] times these scales and weights_scale go into weights_out, float32; k [tokens,
+    features] goes through a layer norm, is rotated likewise, and written to kv_cache by indexer_k_quant_and_cache. The norm and the
+    rotation round.
 
-    A norm, a rotation, two launches that quantise, and PyTorch's product of the weights. A head's scale is its largest magnitude over
-    the largest code, of 1e-10 at least; with "ue8m0" the least power of two that is not below that, and of zeros 2 ** -127."""
+    Launches: a norm, a rotation, two that quantize, and PyTorch's product of the weights. A head's scale is its largest magnitude, at least
+    1e-10, over the largest code; with "ue8m0" rounded up to a power of two, and 2 ** -127 for zeros.
+    """
     name = "indexer_qk_rope_quant_and_cache"
     where = f"hipkittens.aiter.{name}"
     if preshuffle:

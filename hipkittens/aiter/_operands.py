@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the products by AITER's names ask of their operands, and the orders in which AITER keeps weights and scales."""
+"""What the GEMMs by AITER's names require of their operands, and AITER's orders of weights and scales."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from .._arguments import check_tensor
 from .._panels import panels_of_rows, shape_of_weights
 from ..gemm import OUTPUT_DTYPES
 
-# Of either target.
+# The formats of both targets.
 FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
 
 
 def check_operands(function: str, operands: dict[str, torch.Tensor], dims: int = 2) -> None:
-    """TypeError or ValueError, unless both have so many dimensions, those of rows where they are in panels, and the last in common, and of
-    three the first."""
+    """TypeError or ValueError, unless both have this number of dimensions (for preshuffled operands, that of their rows), and the same last
+    dimension, and with three dimensions the same first one.
+    """
     where = f"hipkittens.aiter.{function}"
     shapes = []
     for name, value in operands.items():
@@ -44,7 +45,7 @@ def check_shape(function: str, name: str, value: torch.Tensor, *allowed: tuple[i
 
 
 def with_elements(function: str, name: str, value: torch.Tensor | None, *shape: int) -> torch.Tensor | None:
-    """`value` in this shape; ValueError where it has another number of elements."""
+    """`value` in this shape; ValueError if it has another number of elements."""
     if value is None:
         return None
     where, count = f"hipkittens.aiter.{function}", torch.Size(shape).numel()
@@ -55,7 +56,7 @@ def with_elements(function: str, name: str, value: torch.Tensor | None, *shape: 
 
 
 def check_output(function: str, dtype: torch.dtype) -> None:
-    """TypeError for a dtype that no product has."""
+    """TypeError for a result dtype that no GEMM supports."""
     if dtype not in OUTPUT_DTYPES:
         raise TypeError(
             f"hipkittens.aiter.{function}: results are {dtype}; allowed: {', '.join(map(str, OUTPUT_DTYPES))}"
@@ -63,8 +64,9 @@ def check_output(function: str, dtype: torch.dtype) -> None:
 
 
 def panels_of_shuffled(function: str, name: str, w: torch.Tensor, panel: int = 16) -> torch.Tensor:
-    """Weights (..., N, K) of aiter.ops.shuffle.shuffle_weight(w, layout=(panel, 16)) in the shape that says so, as products take them for
-    b: (..., N / panel, bytes of a row / 16, panel, elements of 16 bytes)."""
+    """Weights (..., N, K) of aiter.ops.shuffle.shuffle_weight(w, layout=(panel, 16)) in the panel layout's shape, which products accept as
+    b: (..., N / panel, bytes of a row / 16, panel, elements of 16 bytes).
+    """
     where = f"hipkittens.aiter.{function}"
     check_tensor(where, name, w)
     width = w.shape[-1] * w.itemsize if w.dim() else 0
@@ -77,7 +79,7 @@ def panels_of_shuffled(function: str, name: str, w: torch.Tensor, panel: int = 1
 
 
 def panels_of_bands(function: str, name: str, w: torch.Tensor) -> torch.Tensor:
-    """The same of the shape that AITER's Triton kernels take, (N / 16, 16 K)."""
+    """The same from the shape that AITER's Triton kernels expect, (N / 16, 16 K)."""
     where = f"hipkittens.aiter.{function}"
     check_tensor(where, name, w)
     if w.dim() != 2 or w.shape[1] % 256:
@@ -88,7 +90,7 @@ def panels_of_bands(function: str, name: str, w: torch.Tensor) -> torch.Tensor:
 
 
 def check_has_mxfp4(function: str, x: torch.Tensor) -> None:
-    """ValueError on a target that does not multiply MXFP4."""
+    """ValueError on a target without MXFP4 matrix instructions."""
     if x.device.type == "meta" or _backend.uses_torch():
         return
     target = _backend.arch_of(x.device)

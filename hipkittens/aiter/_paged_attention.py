@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Decoding and prompts in chunks by AITER's names: hipkittens.attention_paged of caches in AITER's layouts.
+"""Decoding and chunked prefill by AITER's names: hipkittens.attention_paged with caches in AITER's layouts.
 
-Tensors for AITER's own partial results (exp_sums, max_logits, tmp_out, workspace_buffer) are not touched, and what only chooses among its
-kernels (lengths of the longest sequence, partition sizes, high_precision, kernelName, compute_type) is not looked at. Scales count where
-caches are of 8 bits: one number, or float32 of one element, of each key head, or of each key, [blocks, key heads, block_size].
+Tensors for AITER's own partial results (exp_sums, max_logits, tmp_out, workspace_buffer) are not touched, and arguments that only choose
+among its kernels (lengths of the longest sequence, partition sizes, high_precision, kernelName, compute_type) are ignored. Scales are used
+for 8-bit caches: a number, or float32 of one element, of each key head, or of each key, [blocks, key heads, block_size].
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ def pa_fwd_asm(
     high_precision: int | None = 1,
     kernelName: str | None = None,
 ) -> torch.Tensor:
-    """Q [tokens, heads, D] to K [blocks, key heads, D / x, block_size, x] and V [blocks, key heads, block_size / x, D, x], into out_ or a new
-    tensor. Each sequence has max_qlen tokens, or those of qo_indptr, causal among themselves; the scale is 1 / sqrt(D). The table's
-    own stride is taken for block_tables_stride0. Codes become Q's dtype exactly, whatever high_precision is."""
+    """Q [tokens, heads, D] to K [blocks, key heads, D / x, block_size, x] and V [blocks, key heads, block_size / x, D, x], into out_ or a
+    new tensor. Each sequence has max_qlen tokens, or those of qo_indptr, causal among themselves; the scale is 1 / sqrt(D). The table's
+    own stride is used instead of block_tables_stride0. Quantized values are converted to Q's dtype exactly, whatever high_precision is.
+    """
     return attention_paged(
         Q, K, V, block_tables, context_lens, qo_indptr, max_qlen, out=out_, cache_layout="asm",
         **_scales(K, K_QScale, V_QScale),
@@ -65,7 +66,8 @@ def paged_attention_rocm(
     q_scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """query [sequences * mtp, heads, D] to key_cache [blocks, key heads, D / x, block_size, x] and value_cache [blocks, key heads, D,
-    block_size], into out. num_kv_heads and block_size are the caches'."""
+    block_size], into out. num_kv_heads and block_size are those of the caches.
+    """
     name = "paged_attention_rocm"
     _refuse(name, fp8_out_scale=fp8_out_scale, q_scale=q_scale)
     _check_kind(name, kv_cache_dtype, key_cache)
@@ -99,7 +101,9 @@ def paged_attention_v1(
     sliding_window: int = 0,
 ) -> torch.Tensor:
     """query [tokens, heads, D] to caches [blocks, key heads, block_size, D] ("HND") or [blocks, block_size, key heads, D] ("NHD"), into
-    out. Each sequence has mtp tokens, or those of cu_query_lens, mtp at most; sliding_window > 0: each sees so many keys, itself one."""
+    out. Each sequence has mtp tokens, or those of cu_query_lens, at most mtp; sliding_window > 0: each token sees so many keys, including
+    its own.
+    """
     name = "paged_attention_v1"
     _refuse(name, fp8_out_scale=fp8_out_scale)
     _check_kind(name, kv_cache_dtype, key_cache)
@@ -133,7 +137,8 @@ def paged_attention_ragged(
     mtp: int = 1,
 ) -> torch.Tensor:
     """As paged_attention_v1, with lists: sequence b has pages kv_page_indices[kv_indptr[b]: kv_indptr[b + 1]], the last one filled up to
-    kv_last_page_lens[b]."""
+    kv_last_page_lens[b].
+    """
     name = "paged_attention_ragged"
     _refuse(name, fp8_out_scale=fp8_out_scale)
     _check_kind(name, kv_cache_dtype, key_cache)
@@ -189,8 +194,9 @@ def chunked_prefill_paged_decode(
     sm_scale: float | None = None,
 ) -> None:
     """query [tokens, heads, D] to caches in paged_attention_rocm's layout, causal, into output. The new tokens' keys and values are in the
-    caches, as AITER's kernel for sequences of one token needs them, and are read there: `key` and `value` are not looked at.
-    sm_scale defaults to 1 / sqrt(D), where AITER takes the number of heads for D."""
+    caches, as AITER's kernel for sequences of one token requires, and are read there: `key` and `value` are ignored. sm_scale defaults to
+    1 / sqrt(D), where AITER uses the number of heads as D.
+    """
     _check_kind("chunked_prefill_paged_decode", kv_cache_dtype, key_cache)
     attention_paged(
         query, key_cache, value_cache, block_table, seq_lens, query_start_loc, max_query_len, scale=sm_scale,
@@ -218,12 +224,12 @@ def context_attention_fwd(
     sm_scale: float | None = None,
     skip_decode: bool = False,
 ) -> None:
-    """aiter.ops.triton.pa_prefill's: q [tokens, heads, D] to what caches in paged_attention_rocm's layout have before the new tokens, and
+    """aiter.ops.triton.pa_prefill's: q [tokens, heads, D] to the keys before the new tokens in caches in paged_attention_rocm's layout, and
     to those tokens' k and v [tokens, key heads, D], causal, into o. Sequence b has tokens b_start_loc[b] .. b_start_loc[b + 1] - 1 and
-    b_seq_len[b] keys, the new ones among them. Three launches: attention_paged, attention_varlen and attention_merge.
+    b_seq_len[b] keys, including the new ones. Three launches: attention_paged, attention_varlen and attention_merge.
 
-    Where the caches have the new keys already, chunked_prefill_paged_decode is one launch, with windows and slopes.
-    The function of this name in aiter.ops.triton.prefill_attention, without a cache, is hipkittens.attention_varlen.
+    If the caches contain the new keys already, chunked_prefill_paged_decode is one launch, with windows and slopes. The function of this
+    name in aiter.ops.triton.prefill_attention, without a cache, is hipkittens.attention_varlen.
     """
     name = "context_attention_fwd"
     _check_kind(name, kv_cache_dtype, k_cache)

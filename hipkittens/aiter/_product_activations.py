@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""The activations of AITER's products by their names there."""
+"""Names of the activations in AITER's GEMMs."""
 
 from __future__ import annotations
 
-# silu_exp2 is silu by an exponential of base 2, which is how every exponential of these kernels is computed.
+# silu_exp2 is silu by a base-2 exponential, by which these kernels compute every exponential.
 _OURS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "silu": "silu", "silu_exp2": "silu", "relu": "relu"}
 
 
 def product_activation(function: str, activation: str | None) -> str | None:
-    """What hipkittens.linear and gated_linear call it. ValueError for a name that AITER has not."""
+    """The name in hipkittens.linear and gated_linear. ValueError for a name that AITER does not have."""
     if activation is None:
         return None
     if activation not in _OURS:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Quantisation by AITER's names. Integers are truncated, as AITER's kernels do; scales are the largest magnitude over the largest code,
-of zeros 1, or with groups at least 1e-10 over it, and values times 1 / scale are clamped. Both targets' own 8-bit floats."""
+"""Quantization by AITER's names. Integers are truncated, as in AITER's kernels. Scales are the largest magnitude over the largest code,
+1 for zeros, or with groups at least 1e-10 over it; values times 1 / scale are clamped. 8-bit floats are the target's own.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +49,8 @@ def dynamic_per_token_scaled_quant(
 ) -> None:
     """Each row of input by its own scale; a row of 32, 64 or 128 elements is a group.
 
-    shuffle_scale: scales (rows, groups) are written transposed, the rows of a group one after the other. scale_ub, the largest
-    magnitude that counts, is read on the host. num_rows has no kernel.
+    shuffle_scale: scales (rows, groups) are written transposed, those of a group consecutively. scale_ub, the upper bound of the largest
+    magnitude, is read on the host. num_rows is not supported.
     """
     name = "dynamic_per_token_scaled_quant"
     _refuse_rows(name, num_rows, num_rows_factor)
@@ -76,7 +77,7 @@ def dynamic_per_group_scaled_quant_fp4(
     num_rows: torch.Tensor | None = None,
     num_rows_factor: int = 1,
 ) -> None:
-    """MXFP4: e8m0 scales by the rule "half_up", of zeros 0, and e2m1 codes with ties to even, two to a byte."""
+    """MXFP4: e8m0 scales by the rule "half_up", 0 for zeros, and e2m1 values with ties to even, two to a byte."""
     name = "dynamic_per_group_scaled_quant_fp4"
     _refuse_rows(name, num_rows, num_rows_factor)
     if group_size != 32:
@@ -131,7 +132,7 @@ def per_1x32_f4_quant_hip(
     num_rows: torch.Tensor | None = None,
     num_rows_factor: int = 1,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(codes, scales) of `dynamic_per_group_scaled_quant_fp4`. Shuffled scales are padded by 127 to whole 256 rows and 8 groups."""
+    """(codes, scales) of `dynamic_per_group_scaled_quant_fp4`. Shuffled scales are padded with 127 to multiples of 256 rows and 8 groups."""
     name = "per_1x32_f4_quant_hip"
     _refuse_rows(name, num_rows, num_rows_factor)
     _refuse_scale(name, scale)
@@ -148,7 +149,7 @@ def per_tensor_quant_hip(
     num_rows: torch.Tensor | None = None,
     num_rows_factor: int = 1,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(codes, scale) of the tensor, with scale if it is given."""
+    """(codes, scale) of the tensor, with scale if it is passed."""
     name = "per_tensor_quant_hip"
     _refuse_rows(name, num_rows, num_rows_factor)
     given = None if scale is None else scale.reshape(())
@@ -171,8 +172,9 @@ def moe_smoothquant_fwd(
     y_scale: torch.Tensor,
 ) -> None:
     """Each row of input (tokens, features) for each of its experts, topk_ids (tokens, k), times the expert's row of x_scale (experts,
-    features), by its own scale: out (k tokens, features), the tokens of the first choice, then those of the second. Rows of ids
-    that are no expert are zeros."""
+    features), by its own scale: out (k tokens, features), the tokens of the first choice, then those of the second. Rows with ids that are
+    not those of an expert are zeros.
+    """
     tokens, k = topk_ids.shape
     rows = input.expand(k, tokens, input.shape[-1])
     _smoothed("moe_smoothquant_fwd", out, rows, x_scale, topk_ids.t(), "y_scale", y_scale)
@@ -188,9 +190,9 @@ def smooth_per_token_scaled_quant(
     num_rows: torch.Tensor | None = None,
     num_rows_factor: int = 1,
 ) -> None:
-    """Each row of input times its row of smooth_scale, which smooth_scale_map names, by its own scale. Codes of 8 bits.
+    """Each row of input times the row of smooth_scale given by smooth_scale_map, by its own scale. 8-bit formats.
 
-    shuffle_scale changes nothing where a row has one scale; num_rows has no kernel.
+    shuffle_scale has no effect if a row has one scale; num_rows is not supported.
     """
     name = "smooth_per_token_scaled_quant"
     _refuse_rows(name, num_rows, num_rows_factor)
@@ -213,7 +215,7 @@ def _smoothed(name, out, x, factors, ids, scales_name, scales) -> None:
 
 
 def format_of(name: str, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
-    """Of a QuantSpec, with its rounding."""
+    """The format of a QuantSpec, with its rounding."""
     if dtype not in _FORMATS:
         raise TypeError(
             f"hipkittens.aiter.{name}: codes are {dtype}; allowed: {', '.join(map(str, _FORMATS))}"
@@ -222,7 +224,7 @@ def format_of(name: str, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
 
 
 def format_or_own(name: str, dtype: torch.dtype | None) -> tuple[Any, dict[str, Any]]:
-    """format_of; of None that of the target's own e4m3."""
+    """format_of; for None the target's own e4m3."""
     return ("fp8", {}) if dtype is None else format_of(name, dtype)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Quantisation of experts' weights by AITER's names: MX formats along any dimension, and 8-bit floats with a given scale."""
+"""Quantization of experts' weights by AITER's names: MX formats along any dimension, and 8-bit floats with a given scale."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from ._results import refuse
 
 
 class DequantScaleRoundingMode(Enum):
-    """Of the power of two of a group: that not below its largest magnitude over the largest code, or that not above it."""
+    """How the power of two of a group is rounded: to the smallest not below its largest magnitude over the largest code, or the largest not
+    above.
+    """
 
     ROUND_UP = 0
     ROUND_DOWN = 1
 
 
 def downcast_to_static_fp8(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """x / scale, float32 of one element, as e4m3 codes of the target: float8_e4m3fn on gfx950, float8_e4m3fnuz on gfx942."""
+    """x / scale, float32 of one element, as e4m3 of the target: float8_e4m3fn on gfx950, float8_e4m3fnuz on gfx942."""
     return quantize(x, QuantSpec("fp8", "tensor"), scale.reshape(()))[0]
 
 
@@ -29,9 +31,9 @@ def downcast_to_mxfp(
     axis: int,
     DEQUANT_SCALE_ROUNDING_MODE: DequantScaleRoundingMode = DequantScaleRoundingMode.ROUND_UP,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(codes, scales) in groups of 32 along axis: torch.uint8 for MXFP4, two codes to a byte of that axis, whose half-way cases go away from
-    zero, or torch.float8_e4m3fn for MXFP8 (gfx950). Scales are bytes of e8m0, the least powers of two with which no code passes the
-    largest one. Both results are views whose memory has axis last; another axis than the last one is copied there first.
+    """(codes, scales) in groups of 32 along axis: torch.uint8 for MXFP4, two values to a byte of that axis, with ties away from zero, or
+    torch.float8_e4m3fn for MXFP8 (gfx950). Scales are bytes of e8m0, the least powers of two with which no value exceeds the largest code.
+    Both results are views whose memory has axis last; an axis other than the last one is copied there first.
     """
     name = "downcast_to_mxfp"
     axis = _axis(name, src_tensor, axis)
@@ -45,7 +47,7 @@ def downcast_to_mxfp(
 def upcast_from_mxfp(
     tensor: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, axis: int
 ) -> torch.Tensor:
-    """What downcast_to_mxfp has made, as bfloat16 or float16, contiguous. PyTorch's operations, on any device."""
+    """The result of downcast_to_mxfp as bfloat16 or float16, contiguous. PyTorch operations, on any device."""
     name = "upcast_from_mxfp"
     axis = _axis(name, tensor, axis)
     spec = _spec(name, "tensor", tensor.dtype)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Rows of experts as MX codes with their scales in the order of sorted tokens, by the names of AITER's main branch.
+"""Experts' rows in MX formats with scales in the order of sorted tokens, by the names of AITER's main branch.
 
-Sorted ids are those of `moe_sorting`: slot << 24 | token, of num_valid_ids[0] of them. The scales of the row that id has are row by row in
-the order of ids, then shuffled as `e8m0_shuffle` does; where no token is, and behind the last group, they are 127. A launch that
-quantises, and PyTorch's gather.
+Sorted ids are those of `moe_sorting`: slot << 24 | token, num_valid_ids[0] of them. The scales of each id's row are stored row by row in
+the order of ids, then shuffled like `e8m0_shuffle`; where there is no token, and past the last group, they are 127. Uses one launch that
+quantizes, and PyTorch's gather.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ def fused_dynamic_mx_quant_moe_sort(
     group_size: int = 32,
     sorted_weights: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(codes, scales): input (rows, N), a row of each token or of each token's topk slots, as MXFP4 (rows, N / 2) of two codes to a byte, or
-    with the e4m3 of gfx950 as MXFP8 (rows, N); scales (sorted ids up to a multiple of 32, N / 32 up to one of 8), torch.float8_e8m0fnu.
+    """(codes, scales): input (rows, N), a row for each token or for each token's topk slots, as MXFP4 (rows, N / 2) with two values to a
+    byte, or with the e4m3 of gfx950 as MXFP8 (rows, N); scales (sorted ids rounded up to a multiple of 32, N / 32 to one of 8),
+    torch.float8_e8m0fnu.
 
-    Scales are the rule "round_up" of `QuantSpec`, of zeros 0. With sorted_weights a sorted row of weight 0 has scales of 0, and a row of
-    input all of whose sorted rows are such has codes of 0. num_rows and other groups have no kernel."""
+    Scales follow the rule "round_up" of `QuantSpec`, 0 for zeros. With sorted_weights a sorted row of weight 0 has scales of 0, and a row
+    of input whose sorted rows all have weight 0 has quantized values of 0. num_rows and other groups are not supported.
+    """
     return _sorted(
         "fused_dynamic_mx_quant_moe_sort", input, sorted_ids, num_valid_ids, token_num, topk, block_size, quant_dtype, num_rows, group_size,
         sorted_weights,
@@ -86,7 +88,8 @@ def mxfp4_moe_sort_fwd(
     cols: int,
 ) -> torch.Tensor:
     """The scales of rows (rows, cols / 32), e8m0, of each token or of each token's slots, in the order of fused_dynamic_mx_quant_moe_sort.
-    PyTorch's operations, no kernel of its own."""
+    PyTorch operations, no dedicated kernel.
+    """
     name = "mxfp4_moe_sort_fwd"
     if scale.dim() != 2 or scale.dtype.itemsize != 1 or scale.shape[1] != -(-cols // 32):
         raise ValueError(
@@ -138,7 +141,7 @@ def _sorted(
 
 
 def _rows(name, argument, count, sorted_ids, num_valid_ids, token_num) -> torch.Tensor:
-    """The row of input of each sorted id; -1 where no token is."""
+    """The row of input for each sorted id; -1 where there is no token."""
     if sorted_ids.dim() != 1 or sorted_ids.dtype != torch.int32:
         raise ValueError(
             f"hipkittens.aiter.{name}: sorted_ids has shape {tuple(sorted_ids.shape)} and dtype {sorted_ids.dtype}; it must be a vector of "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Results in the tensors that callers of AITER pass for them."""
+"""Results written to the tensors that callers of AITER pass for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def put(function: str, name: str, into: torch.Tensor, result: torch.Tensor) -> None:
-    """result, converted to the dtype of `into`, which has its shape."""
+    """Writes result to `into`, which has its shape, converted to its dtype."""
     where = f"hipkittens.aiter.{function}"
     if not isinstance(into, torch.Tensor):
         raise TypeError(f"{where}: {name} is {type(into).__name__}; it must be a torch.Tensor")
@@ -22,7 +22,7 @@ def put(function: str, name: str, into: torch.Tensor, result: torch.Tensor) -> N
 
 
 def check_place(function: str, name: str, into: torch.Tensor | None, *shape: int) -> None:
-    """TypeError or ValueError, before anything is launched, for what cannot take a result of this shape. None can."""
+    """TypeError or ValueError, before anything is launched, for a tensor that cannot hold a result of this shape. None is accepted."""
     where = f"hipkittens.aiter.{function}"
     if into is None:
         return
@@ -35,7 +35,7 @@ def check_place(function: str, name: str, into: torch.Tensor | None, *shape: int
 
 
 def placed(function: str, name: str, into: torch.Tensor | None, result: torch.Tensor) -> torch.Tensor:
-    """The result, or `into` with it, converted."""
+    """The result, or `into` filled with it, converted."""
     if into is None:
         return result
     put(function, name, into, result)
@@ -43,7 +43,7 @@ def placed(function: str, name: str, into: torch.Tensor | None, result: torch.Te
 
 
 def put_codes(function: str, name: str, into: torch.Tensor, codes: torch.Tensor) -> None:
-    """Codes of 8 bits, as they are."""
+    """Writes 8-bit values, unchanged."""
     if into.dtype.itemsize != 1:
         raise TypeError(
             f"hipkittens.aiter.{function}: {name} is {into.dtype}; codes of {codes.dtype} have 8 bits"
@@ -58,7 +58,7 @@ def refuse(function: str, argument: str, value: object, instead: str) -> NoRetur
 
 
 def check_model_sensitive(function: str, value: object) -> None:
-    """AITER's numbers of kernels: 1 rounds before the weight."""
+    """AITER's kernel numbers: 1 rounds before the weight."""
     if value not in (0, 1):
         raise ValueError(
             f"hipkittens.aiter.{function}: use_model_sensitive_rmsnorm is {value!r}; allowed: 0, 1"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Rotary embeddings by AITER's names: one table of their arguments, and one function that they all are.
+"""Rotary embeddings by AITER's names: one table of their arguments, and one function that implements all of them.
 
-rotate_style 0 turns features (i, i + r / 2), 1 turns (2i, 2i + 1). Tables of angles are r / 2 wide with reuse_freqs_front_part, and r
-without, a column for each feature. nope_first turns the last r features. Angles are applied in float32 and rounded once.
+rotate_style 0 rotates features (i, i + r / 2), 1 rotates (2i, 2i + 1). Tables of angles are r / 2 wide with reuse_freqs_front_part, and r
+without, a column for each feature. nope_first rotates the last r features. The rotation is computed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _options(name, rotate_style, reuse_freqs_front_part, nope_first) -> dict[str
 
 
 def _back(cos, sin, *, interleaved, full_tables, **_):
-    """Tables of the transpose: in full ones, the sines of the features of a pair change places."""
+    """Tables of the transpose: in full ones, the sines of the two features of a pair are swapped."""
     if not full_tables:
         return cos, -sin
     pairs = (-1, 2) if interleaved else (2, -1)
@@ -105,7 +105,7 @@ def _back(cos, sin, *, interleaved, full_tables, **_):
 
 
 def rows_of(name: str, table: torch.Tensor) -> torch.Tensor:
-    """A table [.., rows, .., columns] as [rows, columns]: one dimension is that of rows, and others have the size 1."""
+    """A table [.., rows, .., columns] as [rows, columns]: one dimension is that of rows, and the others have size 1."""
     if sum(size > 1 for size in table.shape[:-1]) > 1:
         refuse(
             name,
@@ -142,7 +142,7 @@ def rotary_embedding_fwd(
     is_neox: bool,
     is_nope_first: bool,
 ) -> None:
-    """query and key [tokens, heads * head_size], turned in place by the row of each position; caches are r / 2 wide."""
+    """query and key [tokens, heads * head_size], rotated in place by the row of each position; caches are r / 2 wide."""
     cos, sin = (rows_of("rotary_embedding_fwd", table) for table in (cos_cache, sin_cache))
     q, k = (each.view(positions.numel(), -1, head_size) for each in (query, key))
     rotary_qk(q, k, cos, sin, interleaved=not is_neox, positions=positions.reshape(-1), nope_first=bool(is_nope_first),
@@ -161,9 +161,10 @@ def rope_2d_fwd(
     reuse_freqs_front_part: bool,
     nope_first: bool,
 ) -> torch.Tensor:
-    """[batch, img_height * img_width, heads, features]: the first half of the features turned by a token's row of the image, the
-    second by its column. Tables have an angle for each pair of a half, or without reuse_freqs_front_part for each feature; those of
-    less than all features have no kernel."""
+    """[batch, img_height * img_width, heads, features]: the first half of the features is rotated by a token's row of the image, the
+    second by its column. Tables have an angle for each pair of a half, or without reuse_freqs_front_part for each feature; tables for less
+    than all features are not supported.
+    """
     return _rope_2d("rope_2d_fwd", input, (cos_h, sin_h, cos_w, sin_w), (img_height, img_width),
                     (rotate_style, reuse_freqs_front_part, nope_first))  # fmt: skip
 
@@ -209,11 +210,12 @@ def rope_fwd_3d(
     sp_size: int,
     sp_rank: int,
 ) -> torch.Tensor:
-    """[batch, tokens, heads, C], float32: pairs (2i, 2i + 1) turned by complex freqs [rows, C / 2], the first C / 2 - 2 (C / 6) of them by the
-    row of a token's frame, the next C / 6 by that of its height and the last C / 6 by that of its width. grid_sizes [batch, 3] are
-    frames, height and width of each video, whose tokens sp_size ranks share equally: these are those of sp_rank. Rows behind the
-    last one are the last one, and tokens behind the last one of a video are copied. Rows of tokens are gathered by PyTorch's
-    operations before the launch."""
+    """[batch, tokens, heads, C], float32: pairs (2i, 2i + 1) rotated by complex freqs [rows, C / 2], the first C / 2 - 2 (C / 6) of them by
+    the row of a token's frame, the next C / 6 by that of its height and the last C / 6 by that of its width. grid_sizes [batch, 3] are
+    frames, height and width of each video, whose tokens are divided equally among sp_size ranks; these are those of sp_rank. Rows past
+    the last one are clamped to it, and tokens past the last one of a video are copied. Rows of tokens are gathered by PyTorch operations
+    before the launch.
+    """
     name = "rope_fwd_3d"
     where = f"hipkittens.aiter.{name}"
     if x.dim() != 4 or x.shape[-1] % 2 or x.shape[-1] == 0:

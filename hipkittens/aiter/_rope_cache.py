@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Rotations that join heads and write caches, by AITER's names.
+"""Rotations that concatenate heads and write caches, by AITER's names.
 
-cos and sin have a column for each pair, or for each feature that is turned. Negative slots are written nowhere, and results are there for
-their tokens all the same, where AITER leaves k_out alone.
+cos and sin have a column for each pair, or for each rotated feature. Tokens with a negative slot are not written but are in the results,
+where AITER does not write k_out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def fused_qk_rope_cat(
     sin: torch.Tensor,
     is_neox: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(q, k) [tokens, heads, d1 + d2] of q_nope, k_nope [.., d1] and q_pe, k_pe [.., d2], which are turned by the row of pos."""
+    """(q, k) [tokens, heads, d1 + d2] of q_nope, k_nope [.., d1] and q_pe, k_pe [.., d2], which are rotated by the row of pos."""
     options = _rotation("fused_qk_rope_cat", pos, cos, sin, is_neox, q_pe)
     return mla_rotary(q_nope, q_pe, k_nope, k_pe, **options)
 
@@ -52,11 +52,13 @@ def fused_qk_rope_cat_and_cache_mla(
     k_pe_out: torch.Tensor | None = None,
     q_out_dtype: torch.dtype | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(q, q_pe of the first num_decode_toks_for_zeros tokens, k_pe, as many zeros of q_nope's heads), turned; k into kv_cache [slots, heads,
-    d1 + d2], of k's dtype or 8-bit floats of the target, which k_scale is for: of others, with apply_scale, it has no kernel.
+    """(q, q_pe of the first num_decode_toks_for_zeros tokens, k_pe, as many zeros in q_nope's heads), rotated; k into kv_cache [slots,
+    heads, d1 + d2], in k's dtype or 8-bit floats of the target, for which k_scale is used: with apply_scale and any other cache it is
+    not supported.
 
-    q_nope and q_pe may have fewer tokens than k: k's others are written as they are, in a launch of their own. q of 8-bit floats
-    (q_out, or q_out_dtype) is clamped to the largest code."""
+    q_nope and q_pe may have fewer tokens than k: k's others are written as they are, in a separate launch. q of 8-bit floats (q_out, or
+    q_out_dtype) is clamped to the largest representable value.
+    """
     name = "fused_qk_rope_cat_and_cache_mla"
     scale = scale_of(name, "k_scale", k_scale if apply_scale else None, "kv_cache", kv_cache)
     dtype = q_out_dtype if q_out is None else q_out.dtype
@@ -83,8 +85,9 @@ def fused_qk_rope_concat_and_cache_mla(
     is_neox: bool,
     is_nope_first: bool,
 ) -> None:
-    """q_nope and q_pe, turned, into q_out [tokens, heads, latent + rotary], kv_c and k_pe likewise into kv_cache [blocks, block_size, (heads,)
-    latent + rotary]. k_scale counts for caches of 8-bit floats and q_scale for such a q_out, round(x * (1 / scale))."""
+    """q_nope and q_pe, rotated, into q_out [tokens, heads, latent + rotary], kv_c and k_pe likewise into kv_cache [blocks, block_size,
+    (heads,) latent + rotary]. k_scale is used for caches of 8-bit floats and q_scale for such a q_out, round(x * (1 / scale)).
+    """
     name = "fused_qk_rope_concat_and_cache_mla"
     heads, features = q_nope.shape[-2], q_nope.shape[-1] + q_pe.shape[-1]
     check_place(name, "q_out", q_out, *q_nope.shape[:-2], heads, features)
@@ -118,9 +121,10 @@ def fused_qk_rope_reshape_and_cache(
     output_zeros: bool = True,
     zeros_out: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """(q, k, key_cache, value_cache), and with output_zeros zeros like q: q and k [tokens, heads, features] turned by the row of pos +
-    offs, k and v in caches as reshape_and_cache_flash has them, or reshape_and_cache without flash_layout. Scales as in
-    fused_qk_rope_cat_and_cache_mla. Slots behind the last token are not looked at."""
+    """(q, k, key_cache, value_cache), and with output_zeros zeros like q: q and k [tokens, heads, features] rotated by the row of pos +
+    offs, k and v in caches as in reshape_and_cache_flash, or reshape_and_cache without flash_layout. Scales as in
+    fused_qk_rope_cat_and_cache_mla. Slots past the last token are ignored.
+    """
     name = "fused_qk_rope_reshape_and_cache"
     scales = [
         scale_of(name, scale_name, scale if apply_scale else None, cache_name, cache)
@@ -167,9 +171,10 @@ def fused_fp8_bmm_rope_cat_and_cache_mla(
     q_out_dtype: torch.dtype | None = torch.bfloat16,
     num_decode_toks_for_zeros: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """batched_gemm_a8w8_a_per_token_group_prequant_w_per_batched_tensor_quant of q_nope [heads, tokens, p], which is quantised first, and
-    fused_qk_rope_cat_and_cache_mla of what comes of it: three launches. transpose_bm False, where AITER puts heads first and cannot
-    join them, has no kernel. config chooses among AITER's kernels."""
+    """batched_gemm_a8w8_a_per_token_group_prequant_w_per_batched_tensor_quant of q_nope [heads, tokens, p], which is quantized first, and
+    fused_qk_rope_cat_and_cache_mla of its result: three launches. transpose_bm False, where AITER puts heads first and cannot concatenate
+    them, is not supported. config only chooses among AITER's kernels.
+    """
     name = "fused_fp8_bmm_rope_cat_and_cache_mla"
     product = batched_gemm_a8w8_a_per_token_group_prequant_w_per_batched_tensor_quant
     _check_joins(name, transpose_bm)
@@ -201,8 +206,9 @@ def fused_fp4_bmm_rope_cat_and_cache_mla(
     q_out_dtype: torch.dtype | None = None,
     num_decode_toks_for_zeros: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """fused_fp8_bmm_rope_cat_and_cache_mla with the product of batched_gemm_a16wfp4: a launch for each head. y takes the product, and
-    y_scale divides it."""
+    """fused_fp8_bmm_rope_cat_and_cache_mla with the product of batched_gemm_a16wfp4: a launch for each head. y receives the product, and
+    y_scale divides it.
+    """
     name = "fused_fp4_bmm_rope_cat_and_cache_mla"
     _check_joins(name, transpose_bm)
     latent = batched_gemm_a16wfp4(
@@ -230,7 +236,7 @@ def _latents(
     dtype,
     places=None,
 ):
-    """The four results of AITER."""
+    """AITER's four results."""
     where, tokens = f"hipkittens.aiter.{name}", q_nope.shape[0]
     if not tokens <= slots.shape[0] <= k_nope.shape[0]:
         raise ValueError(
@@ -284,7 +290,7 @@ def _rotation(name, positions, cos, sin, is_neox, q_pe):
 
 
 def scale_of(name, scale_name, scale, cache_name, cache):
-    """A tensor of it, or None; refused of a cache of 16 bits."""
+    """The scale as a tensor, or None; refused for a 16-bit cache."""
     if scale is None:
         return None
     if cache.dtype.itemsize != 1:

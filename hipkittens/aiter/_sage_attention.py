@@ -11,7 +11,7 @@ from ..quantized_attention import attention_of_codes, attention_quantized
 from ._results import refuse
 
 _LAYOUTS = {"bshd": "bnhd", "bhsd": "bhnd"}
-# Queries and keys that share a scale where a config does not say.
+# Queries and keys that share a scale by default.
 _BLOCKS = {"BLOCK_M": 256, "BLOCK_N": 128}
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -40,9 +40,9 @@ def fav3_sage_wrapper_func(
     """hipkittens.attention_quantized of q (B, N, H, D), k (B, N_k, H_k, D) and v (B, N_k, H_k, D_v), or with layout "bhsd" of
     (B, H, N, D); the result is bfloat16, and with return_lse comes with the LSE, float32 (B, H, N).
 
-    float32 operands are rounded to bfloat16. A softmax_scale of 0 is the default, as in AITER. Of config, BLOCK_M and BLOCK_N (256 and
-    128) say how many queries and keys share a scale. What it says besides, and deterministic, chooses among AITER's kernels and changes
-    nothing; sums have one order. Causal masks and windows end where the last query meets the last key.
+    float32 operands are rounded to bfloat16. A softmax_scale of 0 is the default, as in AITER. In config, BLOCK_M and BLOCK_N (256 and 128)
+    are the number of queries and keys that share a scale. Its other entries, and deterministic, choose among AITER's kernels and have no
+    effect; sums have one order. Causal masks and windows are aligned so that the last query meets the last key.
     """
     name = "fav3_sage_wrapper_func"
     _refuse_options(name, attention_chunk, softcap, sm_margin)
@@ -92,10 +92,10 @@ def fav3_sage_func(
     lut_count: torch.Tensor | None = None,
     use_block_sparse: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """hipkittens.attention_of_codes of int8 q and k and 8-bit floats v, with scales as AITER's sage_quant gives them: that of the softmax
-    and log2(e) are in q_descale. The result is bfloat16, and comes with the LSE, or with None.
+    """hipkittens.attention_of_codes of int8 q and k and 8-bit float v, with scales as returned by AITER's sage_quant: q_descale includes
+    the softmax scale and log2(e). The result is bfloat16, and comes with the LSE, or with None.
 
-    softmax_scale is not looked at, nor by AITER: it is in q_descale. Of config, BLOCK_M and BLOCK_N count, as in fav3_sage_wrapper_func.
+    softmax_scale is ignored, as in AITER: it is in q_descale. In config, BLOCK_M and BLOCK_N are used, as in fav3_sage_wrapper_func.
     """
     name = "fav3_sage_func"
     _refuse_options(name, attention_chunk, softcap, sm_margin)

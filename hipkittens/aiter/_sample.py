@@ -13,7 +13,7 @@ from ._results import put, refuse
 
 
 def greedy_sample(out: torch.Tensor, input: torch.Tensor) -> None:
-    """The largest logit of each row, of equal ones the first."""
+    """The largest logit of each row, the first of equal ones."""
     put("greedy_sample", "out", out, sample(input, temperature=0.0))
 
 
@@ -54,7 +54,7 @@ def random_sample(
     generator: torch.Generator | None = None,
     eps: float = 1e-10,
 ) -> None:
-    """random_sample_outer_exponential, with exponentials that torch draws with generator: not AITER's random numbers."""
+    """random_sample_outer_exponential, with exponentials that torch draws from generator: not AITER's random numbers."""
     drawn = _exponentials("random_sample", input, lambd, generator)
     _drawn("random_sample", out, input, drawn, temperatures.clamp(min=LEAST_TEMPERATURE), eps)
 
@@ -76,7 +76,7 @@ def mixed_sample(
 def exponential(
     out: torch.Tensor, lambd: float = 1, generator: torch.Generator | None = None, eps: float = 1e-10
 ) -> None:
-    """out drawn by torch from the exponential distribution of rate lambd: above 0, so that eps adds nothing and has to be the default."""
+    """out, drawn by torch from the exponential distribution of rate lambd: above 0, so eps adds nothing and must be the default."""
     if eps != 1e-10:
         refuse("exponential", "eps", eps, "leave it out")
     out.exponential_(lambd, generator=generator)
@@ -85,8 +85,9 @@ def exponential(
 def top_k_renorm_probs(
     probs: torch.Tensor, maybe_top_k_arr: torch.Tensor | None, top_k_val: int
 ) -> torch.Tensor:
-    """probs [rows, columns] over the sum of each row's k largest, float32, and 0 where they are less than the k-th; what is equal to it
-    stays. k: top_k_val, or a number of each row. One number up to 2048 is found by `hipkittens.topk`, others by torch.sort."""
+    """probs [rows, columns] over the sum of each row's k largest, float32, and 0 where they are less than the k-th; elements equal to it
+    are kept. k: top_k_val, or a number for each row. A single number up to 2048 uses `hipkittens.topk`, others torch.sort.
+    """
     name = "top_k_renorm_probs"
     probs = _probabilities(name, probs)
     least = _kth(name, probs, maybe_top_k_arr, top_k_val)
@@ -101,8 +102,9 @@ def top_p_sampling_from_probs(
     top_p_val: float,
     deterministic: bool = False,
 ) -> torch.Tensor:
-    """int32 columns, drawn from the most probable ones of each row, the fewest that reach top_p together: `hipkittens.sample` with top_p.
-    indices: the row of probs of each result. Always deterministic, given torch's random numbers, which are not AITER's."""
+    """int32 columns, drawn from the smallest set of most probable ones of each row that reaches top_p: `hipkittens.sample` with top_p.
+    indices: the row of probs for each result. Always deterministic, given torch's random numbers, which are not AITER's.
+    """
     name = "top_p_sampling_from_probs"
     probs = _chosen_rows(name, _probabilities(name, probs), indices)
     return _sampled(name, probs, None, maybe_top_p_arr, top_p_val)
@@ -117,8 +119,9 @@ def top_k_top_p_sampling_from_probs(
     top_p_val: float,
     deterministic: bool = False,
 ) -> torch.Tensor:
-    """`top_p_sampling_from_probs` of columns that are among the top_k largest of their row as well, of which top_p counts as it does of
-    all: both are of probs as they are."""
+    """`top_p_sampling_from_probs` of columns that are also among the top_k largest of their row; top_p applies to probs as they are,
+    without renormalization over the top_k.
+    """
     name = "top_k_top_p_sampling_from_probs"
     probs = _chosen_rows(name, _probabilities(name, probs), indices)
     return _sampled(name, probs, _kth(name, probs, maybe_top_k_arr, top_k_val), maybe_top_p_arr, top_p_val)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Where a launch shall stop."""
+"""Breakpoints: where a launch stops."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .symbols import Symbols
 
 @dataclasses.dataclass
 class Breakpoint:
-    """One that a user has set. `locations` are its addresses in the launch that is under way.
+    """A breakpoint set by a user. `locations` are its addresses in the current launch.
 
     condition    an expression that has to be true (register_values.py), or ""
-    wave, workgroup    whose; None: any
-    hits         how often a wave came there with the condition true
+    wave, workgroup    to which it applies; None: any
+    hits         how often a wave reached it with the condition true
     """
 
     number: int
@@ -49,7 +49,7 @@ class Breakpoint:
 
 @dataclasses.dataclass
 class LineBreakpoint(Breakpoint):
-    """Where the code of a source line begins, in each place that the compiler has put it."""
+    """Where the code of a source line begins, in each place where the compiler has put it."""
 
     file: str = ""
     line: int = 0
@@ -66,7 +66,7 @@ class LineBreakpoint(Breakpoint):
 
 @dataclasses.dataclass
 class KernelBreakpoint(Breakpoint):
-    """The first instruction of each kernel whose name holds the pattern: once a launch, or each time a wave begins that it names."""
+    """The first instruction of each kernel whose name contains the pattern: once per launch, or each time one of its selected waves begins."""
 
     pattern: str = ""
 
@@ -84,7 +84,7 @@ class KernelBreakpoint(Breakpoint):
 
 @dataclasses.dataclass
 class InstructionBreakpoint(Breakpoint):
-    """Every instruction whose text holds the pattern."""
+    """Every instruction whose text contains the pattern."""
 
     pattern: str = ""
 
@@ -98,7 +98,7 @@ class InstructionBreakpoint(Breakpoint):
 
 @dataclasses.dataclass
 class OffsetBreakpoint(Breakpoint):
-    """The instruction at a distance from the kernel's entry, as faults and findings name it."""
+    """The instruction at an offset from the kernel's entry, as reported by faults and findings."""
 
     offset: int = 0
 
@@ -117,8 +117,8 @@ _OFFSET = re.compile(r"entry\+(?P<offset>0x[0-9a-fA-F]+|\d+)$")
 
 
 def parsed(number: int, text: str) -> Breakpoint:
-    """From `PLACE [wave N] [workgroup X,Y,Z] [if CONDITION]`; PLACE is FILE:LINE, entry+OFFSET, `instruction PATTERN` or a pattern of
-    kernels' names. ValueError says what is allowed.
+    """Parses `PLACE [wave N] [workgroup X,Y,Z] [if CONDITION]`; PLACE is FILE:LINE, entry+OFFSET, `instruction PATTERN` or a pattern of
+    kernels' names. ValueError states what is allowed.
     """
     place, _, condition = text.partition(" if ")
     words = place.split()

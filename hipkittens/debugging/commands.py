@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The debugger's commands, for people and for scripts: each gives text to read and the same as JSON."""
+"""The debugger's commands, for interactive use and for scripts: each returns text and the same as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Result:
 
 
 def short_function(name: str) -> str:
-    """A function's name without its template's arguments."""
+    """A function's name without its template arguments."""
     depth, kept = 0, []
     for character in name.replace("operator<", "operator\0").replace("->", "\1"):
         depth += (character == "<") - (character == ">")
@@ -35,7 +35,7 @@ def short_function(name: str) -> str:
 
 
 class Commands:
-    """Each public method is a command: its name, its words as text, and its docstring as help."""
+    """Each public method is a command: its name, its arguments as text, and its docstring as help."""
 
     def __init__(self, session: Session, comparison: RunComparison | None = None) -> None:
         self._session = session
@@ -43,7 +43,7 @@ class Commands:
         self._other = None if comparison is None else Commands(comparison.other)
         self._frame = 0
 
-    # Those that let the program go on.
+    # Commands that resume the program.
     MOVING = ("continue", "stepi", "step", "next", "finish")
 
     @classmethod
@@ -56,7 +56,7 @@ class Commands:
     }  # fmt: skip
 
     def find(self, name: str) -> Callable[[str], Result]:
-        """ValueError for a name, or the beginning of one, that is no command's or several's."""
+        """ValueError for a name that is not a command, or a prefix of several."""
         name = self._SHORT.get(name, name)
         names = self.names()
         found = [name] if name in names else [each for each in names if each.startswith(name)]
@@ -67,7 +67,7 @@ class Commands:
         return getattr(self, found[0], None) or getattr(self, found[0] + "_")
 
     def run(self, line: str) -> Result:
-        """A command with its words. ValueError says what is wrong."""
+        """Runs a command line. ValueError describes what is wrong with it."""
         name, _, words = line.strip().partition(" ")
         return self.find(name)(words.strip())
 
@@ -84,12 +84,12 @@ class Commands:
         return Result(added.to_dict(), f"breakpoint {added.number} at {added.place}: {places}")
 
     def delete(self, words: str) -> Result:
-        """delete NUMBER: takes a breakpoint away"""
+        """delete NUMBER: removes a breakpoint"""
         self._session.delete_breakpoint(_number(words, "the number of a breakpoint"))
         return self.breakpoints("")
 
     def breakpoints(self, words: str) -> Result:
-        """breakpoints: those there are"""
+        """breakpoints: lists the breakpoints"""
         rows = [each.to_dict() for each in self._session.breakpoints.values()]
         text = "\n".join(
             f"{row['number']:3}  {row['place']}"
@@ -102,7 +102,7 @@ class Commands:
         return Result(rows, text or "no breakpoints")
 
     def watch(self, words: str) -> Result:
-        """watch PLACE[, PLACE ...]: stops once they change: v3, v3[5], v[0:4], lds OFFSET BYTES, TENSOR [OFFSET BYTES], memory ADDRESS BYTES; without words, no longer"""
+        """watch PLACE[, PLACE ...]: stops when they change: v3, v3[5], v[0:4], lds OFFSET BYTES, TENSOR [OFFSET BYTES], memory ADDRESS BYTES; without arguments, stops watching"""
         self._session.watch(words)
         return Result({"watch": words or None}, f"watching {words}" if words else "watching nothing")
 
@@ -112,7 +112,7 @@ class Commands:
         return Result({"launches": self._session.stops_at_launches}, f"launches {words}")
 
     def ends(self, words: str) -> Result:
-        """ends on|off: whether every launch stops when it has run, so that its memory can be looked at"""
+        """ends on|off: whether every launch stops when it has finished, so that its memory can be inspected"""
         self._session.stops_at_ends = _switch(words)
         return Result({"ends": self._session.stops_at_ends}, f"ends {words}")
 
@@ -122,20 +122,20 @@ class Commands:
         return Result({"findings": self._session.stops_at_findings}, f"findings {words}")
 
     def order(self, words: str) -> Result:
-        """order SEED|off: runs each launch under another order of waves first (0: as they are numbered), and stops where the launch works on other values"""
+        """order SEED|off: runs each launch in another order of waves first (0: by their numbers), and stops where the launch computes with other values"""
         self._session.compares_with_order = (
             None if words == "off" else _number(words, "the seed of an order of waves, or off")
         )
         return Result({"order": self._session.compares_with_order}, f"order {words}")
 
-    # Going on.
+    # Execution control.
 
     def continue_(self, words: str) -> Result:
-        """continue: to the next breakpoint, finding or fault"""
+        """continue: runs to the next breakpoint, finding or fault"""
         return self._reached(self._session.go_on())
 
     def stepi(self, words: str) -> Result:
-        """stepi [COUNT]: the selected wave's next instruction"""
+        """stepi [COUNT]: executes the selected wave's next instruction"""
         for _ in range(_number(words, "how many instructions") if words else 1):
             reached = self._session.step_instruction()
             if isinstance(reached, Exit) or reached.reason != "step":
@@ -143,15 +143,15 @@ class Commands:
         return self._reached(reached)
 
     def step(self, words: str) -> Result:
-        """step: until the wave is at another line, also that of an inlined call"""
+        """step: runs until the wave is at another line, including that of an inlined call"""
         return self._reached(self._session.step_line())
 
     def next(self, words: str) -> Result:
-        """next: until the wave is at another line of this function, or has left it"""
+        """next: runs until the wave is at another line of this function, or has left it"""
         return self._reached(self._session.next_line())
 
     def finish(self, words: str) -> Result:
-        """finish: until the wave has left this function, an inlined call or the kernel"""
+        """finish: runs until the wave has left this function, an inlined call or the kernel"""
         return self._reached(self._session.finish())
 
     def _reached(self, reached: Stop | Exit) -> Result:
@@ -177,10 +177,10 @@ class Commands:
         here = f"\n{line.line:5}  {lines[line.line - 1]}" if 0 < line.line <= len(lines) else ""
         return f"{text}\n{line}{here}"
 
-    # Beside another program.
+    # Comparison with another program.
 
     def compare(self, words: str) -> Result:
-        """compare [TENSOR] [DTYPE [TOLERANCE]]: to the end of the next launch that leaves other memory than the one of --against; DTYPE as in v3.f32, TOLERANCE relative to the largest magnitude"""
+        """compare [TENSOR] [DTYPE [TOLERANCE]]: runs to the end of the next launch whose memory differs from that of --against; DTYPE as in v3.f32, TOLERANCE relative to the largest magnitude"""
         outcome = self._against().run(**_compared(words))
         self._frame = 0
         here, there = outcome.reached
@@ -204,7 +204,7 @@ class Commands:
         return Result(data, "\n".join(lines))
 
     def writer(self, words: str) -> Result:
-        """writer: starts both programs again, up to the wave that gives the first element that `compare` found its last value"""
+        """writer: restarts both programs, up to the wave that writes the final value of the first element that `compare` found to differ"""
         here, there = self._against().writer()
         self._frame = 0
         result = self._reached(here)
@@ -215,7 +215,7 @@ class Commands:
         )
 
     def other(self, words: str) -> Result:
-        """other COMMAND: a command that looks at the program of --against, such as other print v3"""
+        """other COMMAND: runs a command that inspects the program of --against, such as other print v3"""
         self._against()
         name = self._other.find(words.partition(" ")[0]).__name__.rstrip("_")
         if name in (*self.MOVING, "compare", "writer", "other"):
@@ -229,16 +229,16 @@ class Commands:
             )
         return self._comparison
 
-    # Looking.
+    # Inspection.
 
     def wave(self, words: str) -> Result:
-        """wave N: whose registers are read, and who steps"""
+        """wave N: selects the wave whose registers are read and that steps"""
         self._session.select_wave(_number(words, "the number of a wave"))
         self._frame = 0
         return Result({"wave": self._session.wave}, self._here())
 
     def waves(self, words: str) -> Result:
-        """waves: of the stopped workgroup, with what their memory operations in flight are"""
+        """waves: lists the waves of the stopped workgroup, with the memory operations each has in flight"""
         self._session.need_stop()
         symbols, entry = self._session.launch.symbols, self._session.launch.entry
         rows = []
@@ -277,7 +277,7 @@ class Commands:
         return self._session.launch.symbols.frames(self._session.address)
 
     def backtrace(self, words: str) -> Result:
-        """backtrace: the functions around the instruction, those that the compiler inlined too"""
+        """backtrace: the functions around the instruction, including those that the compiler inlined"""
         self._session.need_stop()
         frames = self._frames()
         rows = [
@@ -290,7 +290,7 @@ class Commands:
         return Result(rows, text)
 
     def frame(self, words: str) -> Result:
-        """frame N: whose source `list` shows"""
+        """frame N: selects the frame whose source `list` shows"""
         frames = self._frames()
         number = _number(words, "the number of a frame")
         if number >= len(frames):
@@ -315,7 +315,7 @@ class Commands:
         return Result({"file": line.file, "at": line.line, "lines": rows}, f"{line}\n{text}")
 
     def directory(self, words: str) -> Result:
-        """directory [FOLDER]: looks for sources there, too"""
+        """directory [FOLDER]: adds a folder in which sources are looked for"""
         if words:
             self._session.sources.add(words)
         folders = [str(folder) for folder in self._session.sources.folders]
@@ -379,7 +379,7 @@ class Commands:
         return Result(special | scalars, "\n".join(lines))
 
     def launch(self, words: str) -> Result:
-        """launch: kernel, grid, memory and arguments of the launch that has stopped"""
+        """launch: kernel, grid, memory and arguments of the stopped launch"""
         self._session.need_stop()
         event = self._session.launch.event
         size = max((each["offset"] + each["bytes"] for each in event["arguments"]), default=0)
@@ -426,7 +426,7 @@ def _place_text(reached: Stop | Exit | None) -> str:
 
 
 def _compared(words: str) -> dict[str, Any]:
-    """The words of `compare`. ValueError for what is none."""
+    """The arguments of `compare`. ValueError for invalid ones."""
     parts = words.split()
     chosen: dict[str, Any] = {}
     if parts and parts[0] not in DTYPES:

@@ -17,7 +17,7 @@ from .session import Session
 
 
 class Console(cmd.Cmd):
-    """A line is a command; an empty one repeats the last. Ctrl-C stops a launch that is under way."""
+    """A line is a command; an empty one repeats the last. Ctrl-C stops a running launch."""
 
     prompt = "(hipkittens) "
 
@@ -50,7 +50,7 @@ class Console(cmd.Cmd):
 
 
 def help_text(name: str = "") -> str:
-    """Of a command, or of all."""
+    """Help for one command, or for all."""
     commands = Commands(None)
     names = [name] if name else commands.names()
     return "\n".join(str(commands.find(each).__doc__) for each in names)
@@ -58,7 +58,7 @@ def help_text(name: str = "") -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Other:
-    """What --against names: another program, the same one for another target, or both."""
+    """What --against selects: another program, the same one for another target, or both."""
 
     program: Sequence[str] | None = None
     target: str | None = None
@@ -73,10 +73,10 @@ def main(
     as_json: bool,
     against: Other | None = None,
 ) -> int:
-    """Runs `commands`, then those of standard input; the program's status, or 1 if it was left before its end.
+    """Runs `commands`, then those of standard input; returns the program's status, or 1 if the debugger was left before the program ended.
 
     With `as_json` every command is answered by one line of JSON: {"command", "result"} or {"command", "error"}, and the program prints to
-    standard error. The program of `against` prints there always.
+    standard error. The program of `against` always prints there.
     """
     output = sys.stderr if as_json else None
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """`hipkittens sim debug --adapter`: the Debug Adapter Protocol over standard input and output, for VS Code and other editors.
 
-Facts: https://microsoft.github.io/debug-adapter-protocol/specification (1.70). A thread is a wave of the stopped workgroup, a stack frame
-a function that the compiler inlined or the kernel. The libraries of this protocol in Python are clients and types; this end is
-the message loop below, held against both in tests/test_debug_adapter.py.
+Specification: https://microsoft.github.io/debug-adapter-protocol/specification (1.70). A thread is a wave of the stopped workgroup, a stack
+frame is a function that the compiler inlined, or the kernel. The Python libraries for this protocol are clients and types; the server side
+is the message loop below, tested against both in tests/test_debug_adapter.py.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CAPABILITIES = {
 
 @dataclasses.dataclass(frozen=True)
 class _Container:
-    """What a variablesReference stands for. `names_variables`: its children's names are those of the source, not places."""
+    """What a variablesReference refers to. `names_variables`: its children's names are those of the source, not places."""
 
     children: Callable[[], list[dict[str, Any]]]
     wave: int | None
@@ -55,7 +55,7 @@ class _Container:
 
 
 class Adapter:
-    """One conversation: requests come from `source`, responses and events go to `sink`."""
+    """One session: requests come from `source`, responses and events go to `sink`."""
 
     def __init__(self, source: BinaryIO, sink: BinaryIO) -> None:
         self._source, self._sink = source, sink
@@ -75,7 +75,7 @@ class Adapter:
         self._is_ending, self._stops_at_findings = False, True
 
     def serve(self) -> None:
-        """Until the client disconnects or its input ends."""
+        """Runs until the client disconnects or its input ends."""
         try:
             while not self._is_ending and (request := self._read()) is not None:
                 self._handle(request)
@@ -138,7 +138,7 @@ class Adapter:
             if then is not None:
                 then()
 
-    # Beginning and end.
+    # Start and end.
 
     def _on_initialize(self, arguments: dict, request: dict):
         return _CAPABILITIES, lambda: self._event("initialized")
@@ -194,7 +194,7 @@ class Adapter:
             self._process.process.kill()
         return {}
 
-    # Going on.
+    # Execution control.
 
     def _run(self, go: Callable[[], Stop | Exit]) -> None:
         threading.Thread(target=self._wait_for, args=(go,), daemon=True).start()
@@ -277,7 +277,7 @@ class Adapter:
 
     @staticmethod
     def _described(wanted: list[breakpoints.Breakpoint]) -> dict[str, Any]:
-        # Which kernels will be launched nobody knows yet: a place is verified where a stopped kernel has it.
+        # It is not known yet which kernels will be launched: a place is verified once a stopped kernel contains it.
         rows = []
         for each in wanted:
             row: dict[str, Any] = {"id": each.number or 0, "verified": bool(each.locations)}
@@ -360,7 +360,7 @@ class Adapter:
         }
 
     def _watch_of(self, name: str, is_variable: bool | None) -> watches.Watch:
-        """`is_variable` None: a place, or else a variable of the source."""
+        """`is_variable` None: a place, or otherwise a variable of the source."""
         session = self._stopped_session()
         if not is_variable:
             try:
@@ -390,7 +390,7 @@ class Adapter:
         return {"breakpoints": rows}
 
     def _watch(self, wanted: dict[str, Any], identity: str) -> int:
-        """The number of the watch, the one that there is for it or a new one."""
+        """The number of the watch: an existing one for it, or a new one."""
         if wanted.get("accessType", "write") != "write":
             raise ValueError(
                 f"accessType {wanted['accessType']!r}; allowed: 'write', since a launch stops when bytes have changed"
@@ -412,7 +412,7 @@ class Adapter:
                 gone = {"id": number, "verified": False, "message": "its launch has ended"}
                 self._event("breakpoint", reason="changed", breakpoint=gone)
 
-    # Looking.
+    # Inspection.
 
     def _on_threads(self, arguments: dict, request: dict):
         session = self._session
@@ -595,7 +595,7 @@ class Adapter:
         first = symbols.index_of(address) + arguments.get("instructionOffset", 0)
         rows = []
         for index in range(first, first + arguments["instructionCount"]):
-            if not 0 <= index < len(symbols.instructions):  # the client counts on as many as it has asked for
+            if not 0 <= index < len(symbols.instructions):  # the client expects as many as it has requested
                 rows.append(
                     {
                         "address": hex(max(address + 4 * (index - first), 0)),
@@ -650,6 +650,6 @@ def _condition_suffix(wanted: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Serves standard input and output until the client leaves."""
+    """Serves standard input and output until the client disconnects."""
     Adapter(sys.stdin.buffer, sys.stdout.buffer).serve()
     return 0

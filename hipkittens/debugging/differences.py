@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""In words: where a launch parts from the same launch under another order of waves (csrc/simulator/debug/order_comparison.h)."""
+"""Describes where a launch diverges from the same launch under another order of waves (csrc/simulator/debug/order_comparison.h)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SHOWN = 8
 
 
 def of_registers(found: dict[str, Any], seed: int, symbols: Symbols, entry: int) -> str:
-    """What an instruction finds in other registers than under the order `seed`, and who wrote those."""
+    """The registers in which an instruction finds other values than under the order `seed`, and who wrote those."""
     if "other_address" in found:
         other = found["other_address"]
         return f"wave order {seed} has this wave at {_instruction(symbols, other, entry)} instead"
@@ -27,7 +27,7 @@ def of_registers(found: dict[str, Any], seed: int, symbols: Symbols, entry: int)
 
 
 def of_memory(differences: list[dict[str, Any]], seed: int) -> str:
-    """The memory that the two runs have left with different bytes, one line each."""
+    """The memory in which the two runs left different bytes, one line each."""
     return "\n".join(
         f"{each['name']}: {each['bytes']} bytes differ from those under wave order {seed}; from byte {each['offset']}: "
         f"{each['here']}, there {each['there']}"

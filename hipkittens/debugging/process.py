@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A program whose launches in the simulator can be stopped: the far end of csrc/simulator/debug/debug_session.h."""
+"""A program whose launches in the simulator can be stopped: the peer of csrc/simulator/debug/debug_session.h."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from .._program import cannot_run, simulated_hip
 
 
 class DebuggedProcess:
-    """Starts `program` with the simulator as its HIP library, and waits for what its launches say.
+    """Starts `program` with the simulator as its HIP library, and receives the events of its launches.
 
     target       the GPU that it finds; None leaves that to the program
-    checks       checkers that are on, as HIPKITTENS_CHECKS names them; None: those of the environment
+    checks       enabled checkers, as in HIPKITTENS_CHECKS; None: those of the environment
     output       where its standard output and error go: None is this process's, or a subprocess constant or file
+
     ValueError if it cannot be started.
     """
 
@@ -63,7 +64,7 @@ class DebuggedProcess:
             raise cannot_run(program, error) from None
 
     def event(self) -> dict[str, Any]:
-        """The next one: "launch", "stop", "launch_end" of the simulator, or "exit" with the program's `status`."""
+        """The next event: "launch", "stop", "launch_end" from the simulator, or "exit" with the program's `status`."""
         while True:
             if self._connection is None and not self._accept():
                 status = self.process.wait()
@@ -75,7 +76,7 @@ class DebuggedProcess:
             self._connection, self._received = None, b""
 
     def request(self, command: str) -> dict[str, Any]:
-        """The answer to a command at a stop. ValueError with the simulator's words if it refuses."""
+        """The answer to a command at a stop. ValueError with the simulator's message if it refuses."""
         self.send(command)
         line = self._line()
         if line is None:
@@ -86,7 +87,7 @@ class DebuggedProcess:
         return answer
 
     def send(self, command: str) -> None:
-        """A command that has no answer but the next event."""
+        """Sends a command whose only answer is the next event."""
         if self._connection is not None:
             with contextlib.suppress(OSError):  # it has gone, as the next event says
                 self._connection.sendall(command.encode() + b"\n")

@@ -16,7 +16,7 @@ LANES = 64
 
 
 def dtype_named(name: str) -> torch.dtype:
-    """ValueError for a name that is none of DTYPES."""
+    """ValueError for a name that is not in DTYPES."""
     if name not in DTYPES:
         raise ValueError(f"{name!r} is no type; allowed: {', '.join(DTYPES)}")
     return DTYPES[name]
@@ -25,8 +25,8 @@ def dtype_named(name: str) -> torch.dtype:
 class VectorRegisters:
     """Consecutive vector registers, `raw` (registers, 64 lanes, 4 bytes).
 
-    An attribute named like a type gives its numbers: v3.f32 (64), v[0:4].f32 (4, 64), v3.f16 (64, 2) since two lie in a lane, v[0:2].f64
-    (1, 64). [lane] is one lane's dword, of several registers a list.
+    An attribute named like a type gives its numbers: v3.f32 (64), v[0:4].f32 (4, 64), v3.f16 (64, 2) since a lane holds two, v[0:2].f64
+    (1, 64). [lane] is one lane's dword, a list for several registers.
     """
 
     def __init__(self, raw: torch.Tensor, name: str) -> None:
@@ -63,7 +63,7 @@ class VectorRegisters:
     def tile(
         self, shape: str, dtype: str = "f32", layout: str | None = None, columns: int = 1
     ) -> torch.Tensor:
-        """The matrix that a register tile of base tiles `shape` holds, `columns` of them beside each other.
+        """The matrix held by a register tile of base tiles `shape`, `columns` of them next to each other.
 
         shape    16x32, 32x16 (16-bit operands), 16x4 (f32 operands), 16x16, 32x32 (accumulators): csrc/tiles/lane_layout.h
         layout   "row": a lane owns a row; "col": a column. None: "col" for accumulators, "row" for operands
@@ -100,7 +100,7 @@ class VectorRegisters:
         )
 
 
-# Rows, columns and run of neighbouring elements in a lane.
+# Rows, columns and number of consecutive elements in a lane.
 _BASE_TILES = {
     "16x32": (16, 32, 8),
     "32x16": (32, 16, 8),
@@ -129,7 +129,7 @@ class Scalar(int):
 
 
 class RegisterFile:
-    """`v`, `a` or `s` in an expression: v[3], v[0:4]; the end is not in it, as in Python."""
+    """`v`, `a` or `s` in an expression: v[3], v[0:4]; the end is exclusive, as in Python."""
 
     def __init__(self, name: str, read: Callable[[int, int], object], count: int) -> None:
         self._name, self._read, self._count = name, read, count
@@ -148,7 +148,7 @@ class RegisterFile:
 
 
 def as_json(value: object) -> object:
-    """A value of an expression in JSON's types; a register as its dwords."""
+    """The value of an expression in JSON's types; a register as its dwords."""
     if isinstance(value, VectorRegisters):
         value = value.u32
     if isinstance(value, torch.Tensor):

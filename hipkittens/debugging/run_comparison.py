@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Two programs side by side, to the first launch that leaves different memory: two kernels, two targets, two versions of a program."""
+"""Runs two programs in parallel to the first launch after which memory differs: two kernels, two targets, two versions of a program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PIECE = 1 << 22  # bytes of memory in one answer
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """A tensor whose elements differ: `count` of them, the first at `index`, of the element's bytes there."""
+    """A tensor whose elements differ: `count` of them, the first at `index`, with the element's bytes there."""
 
     tensor: str
     is_written: bool
@@ -27,7 +27,7 @@ class Difference:
     index: int
     here: int | float
     there: int | float
-    largest: float | None  # of |here - there|, for numbers that are subtracted
+    largest: float | None  # of |here - there|, for types that can be subtracted
     itemsize: int
 
     @property
@@ -48,11 +48,11 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """Where a comparison has come to: both programs stand at the end of their launch `launch`, or have ended.
+    """The state of a comparison: both programs are at the end of their launch `launch`, or have ended.
 
     differences    of the launch's tensors; empty if the programs have ended, or one of them has stopped before a launch's end
     unmatched      names of memory that only one of the two launches has, or has in another size
-    reached        of the two programs; None: the second one waits where it was
+    reached        of the two programs; None: the second one has not moved
     """
 
     launch: int
@@ -62,7 +62,7 @@ class Outcome:
 
 
 class RunComparison:
-    """`session` and `other` are held against each other launch by launch, in the order in which each launches.
+    """Compares `session` and `other` launch by launch, in the order in which each launches.
 
     restart    starts the two programs again, for writer()
     """
@@ -77,12 +77,13 @@ class RunComparison:
         self._found: Difference | None = None
 
     def run(self, tensor: str | None = None, dtype: str | None = None, tolerance: float = 0.0) -> Outcome:
-        """To the end of the next launch that leaves different memory, or has memory that the other's does not.
+        """Runs to the end of the next launch that leaves different memory, or has memory that the other one does not have.
 
-        tensor       the one that counts; None: all that the launches have under the same name
-        dtype        what an element is (register_values.DTYPES); None: a dword
+        tensor       the tensor to compare; None: all that the launches have under the same name
+        dtype        the type of an element (register_values.DTYPES); None: a dword
         tolerance    elements differ by more than this times the tensor's largest magnitude; NaN equals NaN
-        ValueError for a dtype that is none, and for a tensor that no launch had.
+
+        ValueError for an unknown dtype, and for a tensor that no launch had.
         """
         kind = torch.uint32 if dtype is None else dtype_named(dtype)
         seen = False
@@ -125,9 +126,9 @@ class RunComparison:
             yield key[0], sides[0].get(key), sides[1].get(key)
 
     def writer(self) -> tuple[Stop, Stop]:
-        """Starts both programs again, and stops each at the wave that gives the first differing element its last value.
+        """Starts both programs again, and stops each at the wave that writes the final value of the first differing element.
 
-        ValueError if no written tensor was found to differ, or a program does not do the same twice.
+        ValueError if no written tensor was found to differ, or a program is not reproducible.
         """
         if self._found is None:
             raise ValueError("`compare` has found no written tensor that differs")
@@ -138,7 +139,7 @@ class RunComparison:
         launch = self._launches
         for session, process in zip((self.session, self.other), self._restart(), strict=True):
             session.start_again(process)
-        self._launches = launch - 1  # `compare` goes on with this launch
+        self._launches = launch - 1  # `compare` continues with this launch
         self._found = None
         return tuple(
             self._to_value(session, launch, element, final)
@@ -187,9 +188,9 @@ def _read(session: Session, region: dict[str, Any]) -> bytes:
 def difference_of(
     name: str, is_written: bool, here: bytes, there: bytes, kind: torch.dtype, tolerance: float
 ) -> Difference | None:
-    """Of a tensor's bytes in two launches, elements of type `kind`; None if no element differs by more than `tolerance` allows.
+    """The difference between a tensor's bytes in two launches, with elements of type `kind`; None if all are within `tolerance`.
 
-    Bytes that are no whole number of elements are compared one by one.
+    Bytes that are not a whole number of elements are compared one by one.
     """
     if here == there:
         return None

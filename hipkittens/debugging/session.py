@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A debugged program: its launches, where they stop, and what stands in registers and memory there."""
+"""A debugged program: its launches, where they stop, and the contents of registers and memory there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SGPRS = 102
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """One that has begun. `event` is what the simulator says of it (csrc/simulator/debug/debug_session.cpp)."""
+    """A launch that has begun. `event` is the simulator's description of it (csrc/simulator/debug/debug_session.cpp)."""
 
     event: dict[str, Any]
     symbols: Symbols
@@ -51,10 +51,12 @@ class Launch:
 
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """Where a wave stands, before the instruction at `address`.
+    """Where a wave has stopped, before the instruction at `address`.
 
-    reason    "launch", "end", "breakpoint", "step", "watch", "finding" (of a checker), "fault", "ended" (the wave that was stepped), "pause", "difference"
-    text      what the fault, the finding, the change or the difference is
+    reason    "launch", "end", "breakpoint", "step", "watch", "finding" (of a checker), "fault", "ended" (the wave that was stepped),
+    "pause",
+              "difference"
+    text      a description of the fault, the finding, the change or the difference
     breakpoints, watches    numbers of those that stopped it
     """
 
@@ -67,7 +69,7 @@ class Stop:
     address: int
     breakpoints: tuple[int, ...] = ()
     moment: Literal["begin", "wave", "end"] = (
-        "wave"  # of the launch; at its begin and end there is memory alone
+        "wave"  # of the launch; at its beginning and end there is only memory
     )
     watches: tuple[int, ...] = ()
 
@@ -112,14 +114,14 @@ class Exit:
 
 
 class Session:
-    """Breakpoints live as long as it does; a watch, until its launch ends; a stop, until the program goes on.
+    """Breakpoints live as long as the session; a watch, until its launch ends; a stop, until the program continues.
 
     One thread at a time uses it. While it waits for a launch, others may call pause, add_breakpoint, delete_breakpoint and delete_watch.
 
     stops_at_findings    whether a checker's finding stops the wave (the process has to be checked)
 
-    compares_with_order, if it is not None, is the seed of an order of waves that every launch is run under first. Then a wave stops at its
-    first instruction that reads other values than there, and the launch at its end if it leaves other memory.
+    compares_with_order, if it is not None, is the seed of an order of waves in which every launch is run first. A wave then stops at its
+    first instruction that reads other values than in that run, and the launch at its end if it leaves other memory.
     """
 
     def __init__(self, process: DebuggedProcess, *, stops_at_findings: bool = True) -> None:
@@ -131,10 +133,10 @@ class Session:
         self.stops_at_findings = stops_at_findings
         self.stops_at_launches = self.stops_at_ends = False
         self.compares_with_order: int | None = None
-        self._order_of_launch: int | None = None  # that the launch under way is held against
+        self._order_of_launch: int | None = None  # with which the current launch is compared
         self.stop: Stop | None = None
         self.launch: Launch | None = None
-        self.wave: int | None = None  # that registers are read of
+        self.wave: int | None = None  # whose registers are read
         self._next_number = 1
         self._symbols: dict[int, Symbols] = {}
         self._last_step = ""
@@ -142,7 +144,7 @@ class Session:
 
     @contextlib.contextmanager
     def stopping_at(self, *, launches: bool | None = None, ends: bool | None = None) -> Iterator[None]:
-        """While it lasts, stops before launches or at their ends as these say; None leaves it as it is."""
+        """Context manager: stops before launches or at their ends as specified; None keeps the current setting."""
         before = self.stops_at_launches, self.stops_at_ends
         self.stops_at_launches = before[0] if launches is None else launches
         self.stops_at_ends = before[1] if ends is None else ends
@@ -152,7 +154,7 @@ class Session:
             self.stops_at_launches, self.stops_at_ends = before
 
     def start_again(self, process: DebuggedProcess) -> None:
-        """Another process of the program in place of the one there was; breakpoints stay."""
+        """Another process of the program instead of the current one; breakpoints are kept."""
         self.process = process
         self.stop = self.launch = self.wave = None
         self._forget_watches()
@@ -160,7 +162,7 @@ class Session:
     # Breakpoints.
 
     def set_breakpoint(self, text: str) -> Breakpoint:
-        """See breakpoints.parsed. It holds for the launch under way, too. ValueError for what is no place or no condition."""
+        """See breakpoints.parsed. It also applies to the current launch. ValueError for an invalid place or condition."""
         return self.add_breakpoint(breakpoints.parsed(self._next_number, text))
 
     def add_breakpoint(self, added: Breakpoint) -> Breakpoint:
@@ -196,7 +198,7 @@ class Session:
     # Watches.
 
     def watch(self, places: str) -> None:
-        """Watches these alone, with commas between them (watches.py has what they can be); "" nothing."""
+        """Watches only these, separated by commas (see watches.py for what they can be); "" for nothing."""
         self.need_stop()
         wanted = [self.watch_of(place) for place in places.split(",")] if places.strip() else []
         for number in list(self.watches):
@@ -205,13 +207,13 @@ class Session:
             self.add_watch(each)
 
     def watch_of(self, place: str, condition: str = "") -> Watch:
-        """For add_watch. Registers are those of the selected wave. ValueError for what is no place."""
+        """A watch for add_watch. Registers are those of the selected wave. ValueError for an invalid place."""
         stop = self.need_stop()
         workgroup = stop.linear_workgroup if stop.has_waves else None
         return watches.resolved(place, stop.launch.event, self.wave or 0, workgroup, condition)
 
     def add_watch(self, added: Watch) -> Watch:
-        """Stops once those bytes change. ValueError if they are not of the launch, or the workgroup, that has stopped."""
+        """Stops once those bytes change. ValueError if they do not belong to the stopped launch, or workgroup."""
         stop = self.need_stop()
         if added.launch != stop.launch.number:
             raise ValueError(f"{added.place}: launch {added.launch}, whose bytes these are, has ended")
@@ -245,23 +247,23 @@ class Session:
         self.watches.clear()
         self._sent_watches.clear()
 
-    # Going on. Each returns the next stop, or the program's end.
+    # Execution control. Each returns the next stop, or the program's end.
 
     def go_on(self) -> Stop | Exit:
         return self._run("continue")
 
     def step_instruction(self) -> Stop | Exit:
-        """The selected wave's next instruction."""
+        """Executes the selected wave's next instruction."""
         return self._step([])
 
     def step_line(self) -> Stop | Exit:
-        """Until the wave is at another line, that of an inlined call too."""
+        """Runs until the wave is at another line, including that of an inlined call."""
         chain = self._chain(self.address)
         return self._step_while(lambda address: self._chain(address) == chain)
 
     def next_line(self) -> Stop | Exit:
-        """Until the wave is at another line of the selected frame's function, or has left it."""
-        chain = self._chain(self.address)[-1]  # without DWARF: a function alone
+        """Runs until the wave is at another line of the selected frame's function, or has left it."""
+        chain = self._chain(self.address)[-1]  # without DWARF: only a function
         outer = self._chain(self.address)[:-1]
         depth = len(outer)
 
@@ -277,19 +279,19 @@ class Session:
         return self._step_while(inside)
 
     def finish(self) -> Stop | Exit:
-        """Until the wave has left the innermost function: an inlined call, or the kernel, whose end is the wave's."""
+        """Runs until the wave has left the innermost function: an inlined call, or the kernel, at whose end the wave ends."""
         calls = [part[:2] for part in self._chain(self.address)]
         return self._step_while(
             lambda address: [part[:2] for part in self._chain(address)][: len(calls)] == calls
         )
 
     def pause(self) -> None:
-        """Stops the launch that is under way, from another thread than the one that waits for it."""
+        """Stops the running launch, from a thread other than the one that waits for it."""
         self.process.send("pause")
 
     @property
     def address(self) -> int:
-        """The file's address of the selected wave's next instruction."""
+        """The address of the selected wave's next instruction in the file."""
         stop = self.need_stop()
         if self.wave == stop.wave or not stop.has_waves:
             return stop.address
@@ -383,7 +385,7 @@ class Session:
             text = differences.of_registers(json.loads(text), self._order_of_launch, symbols, entry)
         changes = []
         if event["reason"] == "watch":
-            # One that was deleted while the launch ran may have changed before the simulator heard of it.
+            # A watch that was deleted while the launch ran may have changed before the simulator was told.
             changes = [each for each in watches.changes_of(text) if each["watch"] in self.watches]
             text = watches.describe(changes, self.watches)
         self.stop = Stop(
@@ -406,7 +408,7 @@ class Session:
             each.hits += 1
         self.stop = dataclasses.replace(self.stop, breakpoints=tuple(each.number for each in hit))
         if not self._is_wanted():
-            # The simulator says one reason to stop. A breakpoint, or the end of a step, may be there behind it.
+            # The simulator reports one reason to stop. A breakpoint, or the end of a step, may coincide with it.
             if not hit and not self._has_stepped():
                 return self._pass_by()
             self.stop = dataclasses.replace(self.stop, reason="breakpoint" if hit else "step", text="")
@@ -420,7 +422,7 @@ class Session:
         return self.stop.reason != "watch" or self._have_changed()
 
     def _has_stepped(self) -> bool:
-        """Whether the wave that was to step stands behind the addresses that it was to leave."""
+        """Whether the wave that was stepped is past the addresses that it was to leave."""
         name, *words = self._last_step.split()
         if name != "step" or [int(word) for word in words[:2]] != [
             self.stop.linear_workgroup,
@@ -432,7 +434,7 @@ class Session:
         return not any(begin <= self.stop.address < end for begin, end in inside)
 
     def _have_changed(self) -> bool:
-        """Whether one of the watches that changed wants a stop; others do not count as hit."""
+        """Whether one of the changed watches requests a stop; others do not count as hit."""
         wanted = [self.watches[number] for number in self.stop.watches]
         wanted = [each for each in wanted if not each.condition or bool(self.evaluate(each.condition))]
         for each in wanted:
@@ -452,7 +454,7 @@ class Session:
             return False
         return not each.condition or bool(self.evaluate(each.condition))
 
-    # What stands there.
+    # Inspection at a stop.
 
     def need_stop(self) -> Stop:
         """ValueError if no launch has stopped."""
@@ -461,8 +463,9 @@ class Session:
         return self.stop
 
     def waves(self) -> list[dict[str, Any]]:
-        """Of the stopped workgroup: wave, status, address of the next instruction, exec, scc, barriers, and in_flight, the instructions
-        whose memory operations have not completed."""
+        """For the stopped workgroup: wave, status, address of the next instruction, exec, scc, barriers, and in_flight, the instructions
+        whose memory operations have not completed.
+        """
         self.need_stop()
         return self.process.request("waves")["waves"]
 
@@ -473,7 +476,7 @@ class Session:
         self.wave = wave
 
     def vector_registers(self, first: int, count: int, name: str = "") -> VectorRegisters:
-        """Of the unified file."""
+        """Vector registers, in the numbering of the unified file."""
         raw = bytearray.fromhex(self.process.request(f"vector {self.wave} {first} {count}")["bytes"])
         return VectorRegisters(torch.frombuffer(raw, dtype=torch.uint8).reshape(count, 64, 4), name)
 
@@ -484,7 +487,7 @@ class Session:
         return Scalar(sum(value << 32 * index for index, value in enumerate(values)), 32 * count)
 
     def memory(self, address: int, size: int) -> bytes:
-        """Of the launch's tensors, its arguments or its code. ValueError for other addresses."""
+        """Bytes of the launch's tensors, its arguments or its code. ValueError for other addresses."""
         self.need_stop()
         return bytes.fromhex(self.process.request(f"memory {address} {size}")["bytes"])
 
@@ -492,9 +495,9 @@ class Session:
         return bytes.fromhex(self.process.request(f"lds {offset} {size}")["bytes"])
 
     def evaluate(self, expression: str) -> Any:
-        """The value of an expression in Python over registers and memory of the selected wave; docs/debugger.md lists the names.
+        """The value of a Python expression over registers and memory of the selected wave; docs/debugger.md lists the names.
 
-        ValueError says what is wrong with it.
+        ValueError describes what is wrong with it.
         """
         self.need_stop()
         try:
@@ -505,7 +508,7 @@ class Session:
             raise ValueError(f"{expression.strip()!r}: {error}") from None
 
     def assign(self, place: str, expression: str) -> None:
-        """Gives a register a value: s4, exec, v3 (all active lanes) or v3[5]; a float is written as f32."""
+        """Sets a register: s4, exec, v3 (all active lanes) or v3[5]; a float is written as f32."""
         number, lane = place, None
         if place.endswith("]") and "[" in place:
             number, _, lane = place[:-1].partition("[")
@@ -539,7 +542,7 @@ class Session:
         return next((region for region in self.launch.tensors if region["name"] == name), None)
 
     def variable(self, name: str) -> Any:
-        """The value of a variable of the source that DWARF places. KeyError if there is none."""
+        """The value of a source variable that DWARF locates. KeyError if there is none."""
         for variable in self.launch.symbols.variables(self.address):
             if variable.name != name:
                 continue
@@ -551,7 +554,7 @@ class Session:
         raise KeyError(name)
 
     def value_of(self, place: tuple[Register, ...], type_name: str) -> Any:
-        """What registers hold, as a type of C++: an SGPR's number, or that of every lane."""
+        """The contents of registers as a C++ type: an SGPR's number, or one for every lane."""
         dtype = {
             "float": "f32",
             "int": "i32",

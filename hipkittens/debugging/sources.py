@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Where the files are that a line table names."""
+"""Finds the source files that a line table names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class Sources:
-    """Looks for a file as it is named, then below each folder: the working directory, the checkout, and those that are added."""
+    """Looks for a file under its recorded name, then below each folder: the working directory, the checkout, and added folders."""
 
     def __init__(self) -> None:
         self.folders = [Path.cwd(), Path(__file__).resolve().parents[2]]
@@ -27,7 +27,7 @@ class Sources:
         return None
 
     def lines(self, file: str) -> list[str]:
-        """Its text; none if it is not here."""
+        """The lines of the file; none if it was not found."""
         path = self.path(file)
         return _lines(path) if path else []
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What a code object's DWARF says about its instructions: source lines, inlined calls, variables.
+"""What a code object's DWARF contains on its instructions: source lines, inlined calls, variables.
 
-Facts: DWARF 5, sections 2.5 (expressions), 2.6 (location lists), 3.3.8 (inlined calls), 6.2 (lines); LLVM, "User Guide for AMDGPU
-Backend", DWARF register numbers. The reading is pyelftools'.
+References: DWARF 5, sections 2.5 (expressions), 2.6 (location lists), 3.3.8 (inlined calls), 6.2 (lines); LLVM, "User Guide for AMDGPU
+Backend", DWARF register numbers. Parsed by pyelftools.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SourceLine:
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """A function that an instruction belongs to. `call` tells apart two inlined calls of it; `line` is where it is."""
+    """A function that an instruction belongs to. `call` distinguishes two inlined calls of it; `line` is the current line in it."""
 
     function: str
     call: int
@@ -48,7 +48,7 @@ class Register:
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """A variable in the scope of an instruction. `place` is None where the compiler has put it nowhere that DWARF tells of."""
+    """A variable in the scope of an instruction. `place` is None if DWARF gives no location for it."""
 
     name: str
     type: str
@@ -79,7 +79,7 @@ def _elffile():
 
 
 class Symbols:
-    """Of one code object. Addresses are the file's, as DWARF has them. ValueError if pyelftools is not there."""
+    """The symbols of one code object. Addresses are the file's, as in DWARF. ValueError if pyelftools is not installed."""
 
     def __init__(self, code_object: bytes, target: str) -> None:
         self._target = target
@@ -106,7 +106,7 @@ class Symbols:
         return [instruction.address for instruction in self.instructions]
 
     def index_of(self, address: int) -> int:
-        """Of the instruction that holds this address."""
+        """The index of the instruction that contains this address."""
         return max(bisect.bisect_right(self.addresses, address) - 1, 0)
 
     def instruction(self, address: int) -> Instruction:
@@ -146,9 +146,9 @@ class Symbols:
         return sorted({line.file for _, line, _ in self._rows if line})
 
     def addresses_of(self, file: str, line: int) -> tuple[int, list[int]]:
-        """The line that a breakpoint at `file`:`line` means, and where its code begins.
+        """The line to which a breakpoint at `file`:`line` applies, and where its code begins.
 
-        `file` is a whole path or its end. That line, or the first one behind it that has code; (line, []) if there is none.
+        `file` is a whole path or its end. The line is that line, or the first one after it that has code; (line, []) if there is none.
         """
         by_line: dict[int, list[tuple[int, bool]]] = {}
         before = None
@@ -191,7 +191,7 @@ class Symbols:
 
     @functools.cached_property
     def _scopes(self) -> list[tuple[list[tuple[int, int]], object]]:
-        """(ranges, DIE) of functions and inlined calls, an outer one before those in it."""
+        """(ranges, DIE) of functions and inlined calls, outer ones before inner ones."""
         found = []
         for unit in self._units():
             for die in unit.iter_DIEs():
@@ -223,7 +223,7 @@ class Symbols:
 
     @functools.cached_property
     def _chains(self) -> list[list]:
-        """Of each instruction, the DIEs of the functions around it, the kernel first."""
+        """For each instruction, the DIEs of the functions around it, the kernel first."""
         chains: list[list] = [[] for _ in self.instructions]
         for ranges, die in self._scopes:
             for begin, end in ranges:
@@ -251,7 +251,7 @@ class Symbols:
         return frames
 
     def variables(self, address: int) -> list[Variable]:
-        """Those in scope, of the innermost function first."""
+        """The variables in scope, those of the innermost function first."""
         found = []
         for die in reversed(self._chains[self.index_of(address)]):
             found += [self._variable(child, address, _name(die)) for child in self._in_scope(die, address)]
@@ -323,7 +323,7 @@ def _name(die) -> str:
 
 
 def _type(die) -> tuple[str, int]:
-    """Its name, as C++ writes it where that is simple, and its bytes (0: unknown)."""
+    """Its name, as C++ writes it if that is simple, and its size in bytes (0: unknown)."""
     if die is None:
         return "void", 0
     attributes = die.attributes
@@ -357,7 +357,7 @@ _PRIVATE = ["DW_OP_lit1", "DW_OP_swap", "DW_OP_xderef"]
 
 
 def _place_of(operations) -> tuple[Register, ...] | int | None:
-    """Of the expressions that name registers, whole or piece by piece, or give a value; no others."""
+    """Only for expressions that name registers, whole or piece by piece, or give a value."""
     names = [operation.op_name for operation in operations]
     if names[-1:] == ["DW_OP_stack_value"]:
         operations, names = operations[:-1], names[:-1]

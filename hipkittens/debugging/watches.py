@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Bytes whose change stops a launch: registers, LDS or a launch's memory."""
+"""Watches: registers, LDS or a launch's memory whose change stops a launch."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _RANGE = re.compile(r"(?P<kind>[va])\[(?P<first>\d+):(?P<last>\d+)\]$")
 
 @dataclasses.dataclass
 class Watch:
-    """It ends with its launch.
+    """A watch ends with its launch.
 
     place       as a user writes it
     bytes       how many it compares
-    request     those bytes, in words of csrc/simulator/debug/debug_session.h
-    workgroup   (linear) whose registers or LDS these are; None: memory, which all workgroups share
+    request     those bytes, in the protocol of csrc/simulator/debug/debug_session.h
+    workgroup   (linear) to which these registers or LDS belong; None: memory, which all workgroups share
     condition   an expression that has to be true for a stop, or ""
     number      shared with breakpoints
     """
@@ -38,8 +38,8 @@ class Watch:
 def resolved(
     place: str, launch: dict[str, Any], wave: int, workgroup: int | None, condition: str = ""
 ) -> Watch:
-    """A place of the launch that has stopped, as its event tells of it, and of a wave of a (linear) workgroup, None before a wave
-    has begun. ValueError for what is no place.
+    """A place of the stopped launch, as described by its event, and of a wave of a (linear) workgroup, None before a wave has begun.
+    ValueError for an invalid place.
     """
     size, request = _bytes_of(place.split(), launch, wave)
     is_memory = request.startswith("memory")
@@ -63,7 +63,7 @@ def _bytes_of(words: list[str], launch: dict[str, Any], wave: int) -> tuple[int,
         return size, f"{first} {begin} {size}"
     tensors = {
         region["name"]: region for region in reversed(launch["regions"]) if not region["is_own"]
-    }  # of two with one name the first
+    }  # the first of two with one name
     if first in tensors and len(words) in (1, 3):
         tensor = tensors[first]
         offset, size = _numbers(place, words[1:]) if len(words) == 3 else (0, tensor["bytes"])
@@ -94,7 +94,7 @@ def _numbers(place: str, words: list[str]) -> tuple[int, int]:
 
 
 def describe(changes: list[dict[str, Any]], watches: dict[int, Watch]) -> str:
-    """The event's changes, a line for each."""
+    """The event's changes, one line each."""
     return "\n".join(
         f"{watches[change['watch']].place}: bytes from {change['offset']}: {change['before']} became {change['after']}"
         for change in changes
@@ -102,5 +102,5 @@ def describe(changes: list[dict[str, Any]], watches: dict[int, Watch]) -> str:
 
 
 def changes_of(text: str) -> list[dict[str, Any]]:
-    """What a stop for watched bytes says: each watch that changed, where, and its bytes there before and after."""
+    """What a stop for watched bytes reports: each watch that changed, where, and its bytes there before and after."""
     return json.loads(text)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The Python interface of flash-attn 2 on this package's kernels: replace `flash_attn` by `hipkittens.flash_attn`.
 
-Argument order, names, defaults, layouts and masks are those of flash-attn 2.8. What has no kernel raises
-NotImplementedError with the name of the argument. Three things are better than there, and none is silent: gradients are
-sums in one fixed order whatever `deterministic` says, the LSE has a gradient, and it is -inf (flash-attn: +inf) for a
-query that sees no key.
+Argument order, names, defaults, layouts and masks are those of flash-attn 2.8. Arguments without a kernel raise NotImplementedError
+with their name. Results differ from flash-attn in three ways: gradients are always accumulated in one fixed order, whatever the value
+of `deterministic`; the LSE has a gradient; and the LSE is -inf (flash-attn: +inf) for a query for which every key is masked.
 """
 
 from .flash_attn_interface import (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""flash-attn 2's functions. Each says what its arguments are called there, and passes them on."""
+"""flash-attn 2's functions, which forward their arguments to this package's operations."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def flash_attn_func(
 ):
     """hipkittens.attention of q (B, N, H, D), k (B, N_k, H_k, D) and v (B, N_k, H_k, D_v).
 
-    return_attn_probs gives (out, softmax_lse, S_dmask): the LSE is float32 (B, H, N), and S_dmask, which flash-attn
-    fills under dropout only, is empty.
+    With return_attn_probs the result is (out, softmax_lse, S_dmask): the LSE is float32 (B, H, N), and S_dmask, which flash-attn fills only
+    with dropout, is empty.
     """
     where = "flash_attn_func"
     _refuse_dropout_pattern(where, return_attn_probs, dropout_p)
@@ -126,7 +126,7 @@ def flash_attn_varlen_func(
 ):
     """hipkittens.attention_varlen of q (T, H, D), k and v (T_k, H_k, D); the LSE is float32 (H, T).
 
-    With block_table it is hipkittens.attention_paged of caches k and v (blocks, block_size, H_k, D), without a gradient.
+    With block_table it is hipkittens.attention_paged with caches k and v (blocks, block_size, H_k, D), without a gradient.
     """
     where = "flash_attn_varlen_func"
     _refuse_dropout_pattern(where, return_attn_probs, dropout_p)
@@ -257,17 +257,18 @@ def flash_attn_with_kvcache(
 ):
     """Attention to a cache of keys and values. As in flash-attn there is no gradient.
 
-    k_cache, v_cache  (B, S, H_k, D), or with block_table, int32 (B, pages of a sequence), (pages, page size, H_k, D), any page size.
-                      cache_batch_idx names rows of caches of more than B rows
-    cache_leftpad     int32 (B,), keys at the beginning of each row of caches without pages that are none. Places count from the beginning
-                      of the row: cache_seqlens has them, too, and so does the rotation
-    cache_seqlens     keys that the caches hold of each sequence: int32 (B,), or an integer for all; None: as many as there is room for
+    k_cache, v_cache  (B, S, H_k, D), or with block_table, int32 (B, pages per sequence), (pages, page size, H_k, D), any page size.
+                      cache_batch_idx selects rows of caches with more than B rows
+    cache_leftpad     int32 (B,), the number of padding keys at the beginning of each row, for caches without pages. Positions count from
+                      the beginning of the row: cache_seqlens includes the padding, and so does the rotation
+    cache_seqlens     the number of keys of each sequence in the caches: int32 (B,), or an integer for all; None: the caches are full
 
-    k and v are written into the caches behind that place first. With rotary_cos and rotary_sin, k is turned before that,
-    and so is q: under a causal mask or a window each query by its own place, otherwise all by cache_seqlens.
-    A tensor of lengths, pages, cache_batch_idx, cache_leftpad, softcap, alibi_slopes and a number of splits are
-    hipkittens.attention_paged's; for D of other sizes than 64, 128 and 256 each call copies the pages of the batch, filled up with zeros,
-    and a warning says so once. The rest is hipkittens.attention's.
+    k and v are first written into the caches after these keys. With rotary_cos and rotary_sin, k is rotated before that, and so is q: with
+    a causal mask or a window each query by its own position, otherwise all by cache_seqlens.
+
+    Calls with a tensor of lengths, pages, cache_batch_idx, cache_leftpad, softcap, alibi_slopes or a number of splits use
+    hipkittens.attention_paged. If D is not 64, 128 or 256, each such call copies the pages of the batch, padded with zeros, and a warning
+    is issued once. All other calls use hipkittens.attention.
     """
     where = "hipkittens.flash_attn.flash_attn_with_kvcache"
     if (k is None) != (v is None):
@@ -337,7 +338,7 @@ def _check_rank(where: str, rank: int, **tensors) -> None:
 
 
 def _unpack(where: str, name: str, packed, rank: int, parts: int):
-    """The parts as views; their gradients come back as one tensor of the packed form."""
+    """The parts as views; their gradients form one tensor in the packed layout."""
     if not isinstance(packed, torch.Tensor) or packed.dim() != rank or packed.shape[-3] != parts:
         found = tuple(packed.shape) if isinstance(packed, torch.Tensor) else type(packed).__name__
         form = ("batch, " if rank == 5 else "") + f"tokens, {parts}, heads, features"
@@ -346,7 +347,7 @@ def _unpack(where: str, name: str, packed, rank: int, parts: int):
 
 
 def _whole_chunks(q, k, v, softmax_scale):
-    """Heads of any size, filled with zeros to a multiple of 8 as flash-attn does; also v's true size, and the scale of q's."""
+    """Heads of any size, padded with zeros to a multiple of 8 as in flash-attn; also v's original size, and the scale for q's."""
     size = v.shape[-1]
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     if q.shape[-1] == k.shape[-1]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the functions return, which depends on an argument: more than annotations in the source could say."""
+"""Return types that depend on an argument, which annotations in the source could not express."""
 
 from typing import Literal, overload
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""flash_attn_with_kvcache and flash_attn_varlen_func where each sequence has a length of its own, or pages: hipkittens.attention_paged."""
+"""flash_attn_with_kvcache and flash_attn_varlen_func with per-sequence lengths or pages, by hipkittens.attention_paged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def attention_with_cache(
     alibi_slopes: torch.Tensor | None,
     num_splits: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Out (B, N, H, D) and LSE (B, H, N). A cache without pages has one page for each sequence."""
+    """Returns out (B, N, H, D) and LSE (B, H, N). A cache without pages is treated as one page per sequence."""
     if not isinstance(q, torch.Tensor) or q.dim() != 4:
         found = tuple(q.shape) if isinstance(q, torch.Tensor) else type(q).__name__
         raise ValueError(f"{where}: q is {found}; it must be (batch, tokens, heads, features)")
@@ -125,7 +125,7 @@ def attention_of_pages(
     alibi_slopes: torch.Tensor | None,
     block_table: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Out (T, H, D) and LSE (H, T); k and v are caches, of which cu_seqlens_k says how many keys each sequence has."""
+    """Returns out (T, H, D) and LSE (H, T); k and v are caches, and cu_seqlens_k gives the number of keys of each sequence."""
     lengths = cu_seqlens_k.diff()
     with torch.no_grad():
         return _attend(
@@ -157,8 +157,9 @@ def _attend(
     scale: float | None,
     **options,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """attention_paged with its LSE. Heads of other sizes than its kernels have are filled up with zeros, q as well as the pages that the
-    table names, which are copied for that."""
+    """attention_paged with its LSE. For head sizes without a kernel, q and the pages in the table, which are copied for this, are padded
+    with zeros.
+    """
     size = q.shape[-1]
     whole = next((each for each in HEAD_SIZES if each >= size), size)
     if whole == size or k_cache.shape[-1] != size or v_cache.shape[-1] != size:
@@ -170,7 +171,7 @@ def _attend(
         f"{where}: heads of {size} features are filled up to {whole}, for which every call copies the pages of its caches; "
         f"caches of {', '.join(map(str, HEAD_SIZES))} features are not copied",
     )
-    # Entries behind a sequence's last page may be anything.
+    # Entries past a sequence's last page may be arbitrary.
     pages = block_table.clamp(0, max(k_cache.shape[0] - 1, 0)).flatten()
     table = torch.arange(pages.numel(), dtype=torch.int32, device=q.device).view(block_table.shape)
     q, k_cache, v_cache = (
@@ -213,7 +214,7 @@ def _behind_padding(
     rows: torch.Tensor,
     cache_leftpad: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Caches of pages of one key, and a table that begins behind each sequence's padding."""
+    """Caches with pages of one key, and a table that begins after each sequence's padding."""
     room = k_cache.shape[1]
     places = torch.arange(room, dtype=torch.int32, device=rows.device) + cache_leftpad[:, None]
     keys = rows * room + places.clamp(max=room - 1)

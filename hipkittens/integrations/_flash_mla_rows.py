@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""FlashMLA's caches of 8 bits, whose rows have scales of their own among their bytes, and lists of keys in two caches: the listed rows in
-16 bits, each token's beside each other, for hipkittens.attention_mla_sparse."""
+"""FlashMLA's 8-bit caches, whose rows contain their own scales, and lists of keys in two caches: converts the listed rows to 16 bits,
+contiguous for each token, for hipkittens.attention_mla_sparse.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +11,15 @@ import torch
 
 from .._latent_rows import LATENT, ROTARY, SCALED_ROW_BYTES, SCALED_ROW_DTYPES, scaled_rows_in_bfloat16
 
-# Bytes of a key, by the features of a query. Of 576 features, as DeepSeek V3.2's: hipkittens/_latent_rows.py. Of 512: 448 codes and
-# rotary features of all keys of a page, then an exponent for each 64 codes and a byte of padding of each.
+# Bytes of a key, by the features of a query. With 576 features, as in DeepSeek V3.2: hipkittens/_latent_rows.py. With 512: 448 codes and
+# rotary features of all keys of a page, then for each key an exponent per 64 codes and a byte of padding.
 ROW_BYTES = {LATENT + ROTARY: SCALED_ROW_BYTES, LATENT: 584}
 _CODES, _CODES_OF_A_SCALE = 448, 64
 
 
 @dataclass(frozen=True)
 class Lists:
-    """A cache (blocks, block_size, 1, features or bytes), the places of each token's keys in it (T, k), and which of them are keys."""
+    """A cache (blocks, block_size, 1, features or bytes), the positions of each token's keys in it (T, k), and which of them are valid."""
 
     cache: torch.Tensor
     indices: torch.Tensor
@@ -26,7 +27,7 @@ class Lists:
 
     @staticmethod
     def of(cache: torch.Tensor, indices: torch.Tensor, lengths: torch.Tensor | None) -> Lists:
-        """indices (B, tokens, k), of which the first lengths (B,) of each token's count."""
+        """indices (B, tokens, k), of which the first `lengths` (B,) of each token are used."""
         taken = (indices >= 0) & (indices < cache.shape[0] * cache.shape[1])
         if lengths is not None:
             taken &= torch.arange(indices.shape[2], device=indices.device) < lengths[:, None, None]
@@ -36,7 +37,7 @@ class Lists:
 def check_bytes(
     where: str, name: str, cache: torch.Tensor, q: torch.Tensor, allowed: tuple[int, ...] = tuple(ROW_BYTES)
 ) -> None:
-    """Raises for what is no such cache for q (B, tokens, heads, features), or not of so many features."""
+    """Raises unless the cache has this format for q (B, tokens, heads, features), and so many features."""
     features = q.shape[3]
     if features not in allowed:
         raise ValueError(
@@ -65,8 +66,9 @@ def check_bytes(
 
 
 def rows_of(lists: list[Lists], q: torch.Tensor, in_bytes: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """The listed keys of q's tokens (T, heads, 576 or 512) as a cache (T * k, 1, 1, 576) of q's dtype, and int32 lists (T, k) of them, -1
-    for what is no key. k counts the entries of all lists. Rows of 512 features get zeros for the rest, as q has to."""
+    """The listed keys of q's tokens (T, heads, 576 or 512) as a cache (T * k, 1, 1, 576) in q's dtype, and int32 lists (T, k) of them, -1
+    where there is no key. k counts the entries of all lists. Rows of 512 features are padded with zeros, as q has to be.
+    """
     features = q.shape[-1]
     parts = []
     for each in lists:
@@ -90,7 +92,7 @@ def rows_of(lists: list[Lists], q: torch.Tensor, in_bytes: bool) -> tuple[torch.
 
 
 def _widened(cache: torch.Tensor, block: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
-    """Of 512 features: bfloat16 (T, k, 512)."""
+    """Rows of 512 features as bfloat16 (T, k, 512)."""
     size, together = cache.shape[1], _CODES + 2 * ROTARY
     pages = cache.as_strided((cache.shape[0], size * ROW_BYTES[LATENT]), (cache.stride(0), 1))
     arange = torch.arange(together, device=cache.device)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A kernel of ours for an operator of another library, put in and taken out again."""
+"""Installs and removes one of our kernels for another library's operator."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .. import _backend
 
 
 class OperatorSwitch:
-    """Puts `kernel` at the dispatch keys of CPU tensors and, on a ROCm build of PyTorch, of GPU tensors.
+    """Installs `kernel` at the dispatch keys of CPU tensors and, on a ROCm build of PyTorch, of GPU tensors.
 
-    The state belongs to the process. before and after are called when it changes. with_autograd: at the keys of autograd as well,
-    for a kernel that takes part in it; otherwise PyTorch's derivative stays, and calls `kernel` where it calls the operator.
+    The state belongs to the process. before and after are called when it changes. with_autograd also installs it at the autograd keys, for
+    a kernel that handles autograd itself; otherwise PyTorch's derivative is kept, and calls `kernel` where it calls the operator.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class OperatorSwitch:
         namespace, name = self._operator._schema.name.split("::")
         if self._operator._overloadname != "default":
             name = f"{name}.{self._operator._overloadname}"
-        # Compiled programs are kept on disk by what the program says, which is the same with us and without.
+        # Compiled programs are cached on disk by the program's text, which is the same with and without us.
         tag = f":hipkittens for {namespace}::{name}"
         if wanted:
             self._before()
@@ -83,7 +83,7 @@ class OperatorSwitch:
             for device in _backend.dispatch_keys():
                 for key in (device, f"Autograd{device}")[: 1 + self._with_autograd]:
                     with warnings.catch_warnings():
-                        # That a kernel was there before, which is why this class exists.
+                        # The warning that a kernel was registered before, which is the purpose of this class.
                         warnings.filterwarnings("ignore", "Warning only once for all operators")
                         library.impl(name, self._kernel, key)
             self._library = library
@@ -93,6 +93,6 @@ class OperatorSwitch:
             self._library = None
             config.cache_key_tag = config.cache_key_tag.replace(tag, "")
             self._after()
-        self._operator._dispatch_cache.clear()  # what the dispatcher of tracing looked up before
+        self._operator._dispatch_cache.clear()  # what the dispatcher looked up before when tracing
         if "torch._dynamo" in sys.modules:
             torch._dynamo.reset()

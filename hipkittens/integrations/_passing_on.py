@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Calls of an operator whose meaning no kernel of ours has: they go on to the kernel that was there before, and say why."""
+"""Fallback for calls that none of our kernels supports: they are passed to the previously registered kernel, and the reason is logged."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .. import _backend
 from ._operator_switch import OperatorSwitch
 
 log = logging.getLogger("hipkittens")
-# What our functions raise before anything has run.
+# The exceptions that our functions raise before anything has run.
 REFUSALS = (NotImplementedError, TypeError, ValueError)
 
 
 class PassOn(Exception):
-    """Why a call goes to the former kernel. The text names no sizes but those that decide."""
+    """Why a call falls back to the previous kernel. The text contains only those sizes that are decisive."""
 
 
 class Reasons:
-    """Those of one integration since it was last activated, each once, in the order in which they came up.
+    """The reasons of one integration since it was last activated, each once, in the order of their first occurrence.
 
     where   the integration's name, for messages
     """
@@ -46,10 +46,10 @@ class Reasons:
 def taking_over(
     operator: torch._ops.OpOverload, title: str, ours: Callable[..., Any], reasons: Reasons
 ) -> OperatorSwitch:
-    """A switch of the operator, below autograd. What `ours` refuses goes to the kernel that was there when it was activated.
+    """A switch for the operator, below autograd. Calls that `ours` refuses fall back to the kernel that was registered at activation.
 
-    An overload "out" gets what `ours` returns in its argument of that name. Where PyTorch has no kernel of its own, which is so of
-    CPU tensors and grouped products of 8-bit floats, NotImplementedError says what `ours` refuses.
+    An overload "out" gets the result of `ours` in its argument of that name. Where PyTorch has no kernel of its own (CPU tensors with
+    grouped products of 8-bit floats), NotImplementedError states why `ours` refused.
     """
     writes = operator._overloadname == "out"
     former: dict[str, torch.library.SafeKernelFunction] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What torch.cuda of a ROCm build says and does, for the simulated GPU."""
+"""torch.cuda of a ROCm build, emulated for the simulated GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .. import _backend
 from ._rocm_tensors import SIMULATED, is_simulated
 from ._simulated_device import SimulatedLibrary
 
-# hipDeviceAttribute_t of HIP 6 and 7 (hip_runtime_api.h), by the name that torch gives to the property.
+# hipDeviceAttribute_t of HIP 6 and 7 (hip_runtime_api.h), by torch's name for the property.
 _ATTRIBUTES = {
     "multi_processor_count": 63,
     "warp_size": 87,
@@ -34,7 +34,7 @@ _ATTRIBUTES = {
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """Of the simulated GPU, with torch's names: bytes, kHz and bits."""
+    """Properties of the simulated GPU under torch's names, in bytes, kHz and bits."""
 
     name: str
     major: int
@@ -57,7 +57,7 @@ class DeviceProperties:
 
 
 class Stream:
-    """The one queue of the simulated GPU: work is done when it is queued."""
+    """The single queue of the simulated GPU: work is complete as soon as it is queued."""
 
     cuda_stream = 0
     device = SIMULATED
@@ -90,7 +90,7 @@ class Stream:
 
 
 class Event:
-    """A place in the queue, which is always reached. It has no time."""
+    """A point in the queue, which has always been reached. It has no time."""
 
     def __init__(
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
@@ -120,7 +120,7 @@ class Event:
 
 
 def _checked(where: str, device: Any) -> None:
-    """None, the simulated GPU, or "cpu", where its tensors are in truth; ValueError for others."""
+    """None, the simulated GPU, or "cpu", where its tensors really are; ValueError for any other device."""
     if device is None or (isinstance(device, int) and device == -1):
         return
     if not is_simulated(where, device) and torch.device(device).type != "cpu":
@@ -128,7 +128,7 @@ def _checked(where: str, device: Any) -> None:
 
 
 class device:
-    """torch.cuda.device: the simulated GPU is the current one already."""
+    """torch.cuda.device: a no-op, since the simulated GPU is always the current device."""
 
     def __init__(self, device: Any = None) -> None:
         _checked("torch.cuda.device", device)
@@ -141,7 +141,7 @@ class device:
 
 
 class SimulatedGPU:
-    """Answers for torch.cuda, of the target that is simulated at the time of the question."""
+    """Implements torch.cuda for the target that is simulated at the time of each call."""
 
     def __init__(self) -> None:
         self._simulated = SimulatedLibrary()
@@ -149,7 +149,7 @@ class SimulatedGPU:
         self._properties: dict[str, DeviceProperties] = {}
 
     def version(self) -> str:
-        """Of the simulator's HIP library, as torch.version.hip has it."""
+        """The version of the simulator's HIP library, as in torch.version.hip."""
         number = ctypes.c_int()
         self._simulated.check(self._simulated.library.hipRuntimeGetVersion(ctypes.byref(number)))
         return f"{number.value // 10_000_000}.{number.value // 100_000 % 100}.{number.value % 100_000}"
@@ -191,7 +191,7 @@ class SimulatedGPU:
         return total, total
 
     def functions(self) -> Iterator[tuple[Any, str, Any]]:
-        """(owner, name, what to put there)."""
+        """(owner, name, replacement)."""
         cuda = torch.cuda
         nothing: Callable = lambda *_, **__: None  # noqa: E731
         # "cuda" tensors are filled by the CPU's generator.

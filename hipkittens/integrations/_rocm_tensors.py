@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""CPU tensors that say they are on "cuda", as tensors of a ROCm build do."""
+"""CPU tensors that report being on "cuda", like tensors of a ROCm build."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FEWEST_TO_SWEEP = 4096
 
 
 def is_simulated(where: str, device: Any) -> bool:
-    """Whether this names the simulated GPU; ValueError for a second one."""
+    """Whether this is the simulated GPU; ValueError for a second one."""
     place = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     if place.type != "cuda":
         return False
@@ -31,7 +31,7 @@ def is_simulated(where: str, device: Any) -> bool:
 
 
 class _Residents:
-    """The storages that are on the simulated GPU. A weak reference keeps another storage from getting the address."""
+    """The storages that are on the simulated GPU. Weak references keep another storage at the same address from being mistaken for one."""
 
     def __init__(self) -> None:
         self._held: dict[int, StorageWeakRef] = {}
@@ -62,12 +62,12 @@ class _Residents:
 
 
 class SimulatedPlacement(TorchDispatchMode):
-    """Makes on the CPU what a program of this thread wants on "cuda", and remembers which storages those are.
+    """Creates on the CPU what a program of this thread requests on "cuda", and remembers which storages those are.
 
-    A result is where its device= says, or else on "cuda" if one of the arguments is.
+    A result is on its device= argument's device, or else on "cuda" if one of the arguments is.
     """
 
-    # Kernels that a library wraps for torch.compile (torch.library.wrap_triton) come as such operators, which run below the mode.
+    # Kernels that a library wraps for torch.compile (torch.library.wrap_triton) appear as such operators, which run below the mode.
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class SimulatedPlacement(TorchDispatchMode):
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         place = next((at for at, each in enumerate(args) if isinstance(each, torch.device)), None)
         device = kwargs.get("device") if place is None else args[place]
-        # What converts within PyTorch, such as rms_norm and the gradients of casts, names the device that a tensor has below.
+        # Conversions within PyTorch, such as in rms_norm and the gradients of casts, use the device that a tensor has below the mode.
         converts = function is torch.ops.aten._to_copy.default and not self.leaving
         if device is None or (converts and not is_simulated(str(function), device)):
             resident = any(tensor in self.residents for tensor in tensors)
@@ -90,7 +90,7 @@ class SimulatedPlacement(TorchDispatchMode):
             resident = is_simulated(str(function), device)
             if resident and place is None:
                 kwargs["device"] = CPU
-            elif resident:  # aten::to.device, which inference mode leaves whole
+            elif resident:  # aten::to.device, which inference mode does not decompose
                 args = (*args[:place], CPU, *args[place + 1 :])
         result = function(*args, **kwargs)
         if resident:
@@ -101,13 +101,13 @@ class SimulatedPlacement(TorchDispatchMode):
         return result
 
     def functions(self) -> Iterator[tuple[Any, str, Any]]:
-        """(owner, name, what to put there): functions of torch that look at devices before they dispatch."""
+        """(owner, name, replacement) for functions of torch that inspect devices before they dispatch."""
         residents, placement = self.residents, self
         base = torch._C.TensorBase
         base_to = torch.Tensor.to
 
         def resides(tensor: torch.Tensor) -> bool:
-            # Subclasses such as FakeTensor know better.
+            # Subclasses such as FakeTensor answer themselves.
             return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor in residents
 
         def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -130,7 +130,7 @@ class SimulatedPlacement(TorchDispatchMode):
                 elif not resides(self):
                     return base_to(self, *args, **kwargs)
                 if len(args) < 4:
-                    kwargs["copy"] = True  # which in inference mode nothing but this says below
+                    kwargs["copy"] = True  # in inference mode nothing else conveys this below the mode
             if named:
                 kwargs["device"] = place
             else:
@@ -161,14 +161,14 @@ class SimulatedPlacement(TorchDispatchMode):
             return base.numpy(cpu(self.detach()) if resides(self) else self, force=force)
 
         def record_stream(self: torch.Tensor, stream: Any) -> None:
-            # Of the simulated GPU's tensors: nothing, since its work is done when it is queued.
+            # A no-op for tensors of the simulated GPU, since its work is complete when it is queued.
             if not resides(self):
                 base.record_stream(self, stream)
 
         base_deepcopy = torch.Tensor.__deepcopy__
 
         def deepcopy(self: torch.Tensor, memo: dict) -> torch.Tensor:
-            copy = base_deepcopy(self, memo)  # of the storage's bytes, which is no operator
+            copy = base_deepcopy(self, memo)  # of the storage's bytes, which is not an operator
             if resides(self):
                 residents.add(copy)
             return copy
@@ -210,7 +210,7 @@ class SimulatedPlacement(TorchDispatchMode):
 
 
 def _placed(function: Callable) -> Callable:
-    """torch.tensor and its like: they make the tensor before they dispatch, so that it is made on the CPU and then moved."""
+    """torch.tensor and similar functions, which create the tensor before they dispatch: it is created on the CPU and then moved."""
 
     def make(
         data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any
@@ -233,7 +233,9 @@ def _placed(function: Callable) -> Callable:
 
 
 def _numbered(function: Callable) -> Callable:
-    """torch.empty and its like with device=0, such as torch.cuda.current_device(): torch asks for an accelerator before it dispatches."""
+    """torch.empty and similar functions with device=0, such as torch.cuda.current_device(): torch requests an accelerator before it
+    dispatches.
+    """
 
     @functools.wraps(function)
     def make(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -247,7 +249,7 @@ def _numbered(function: Callable) -> Callable:
 
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """An attribute with another value while open; one that was inherited, or none, is deleted again."""
+    """Context manager: an attribute with another value; one that was inherited, or absent, is deleted afterwards."""
     own = name in vars(owner)
     before = vars(owner).get(name)
     setattr(owner, name, value)

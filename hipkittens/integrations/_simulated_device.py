@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The simulated GPU as its HIP library tells of it, and the memory that launches may touch."""
+"""The simulated GPU as described by its HIP library, and the memory that launches may access."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .. import _installation
 
 
 class SimulatedLibrary:
-    """Functions of the simulator's HIP library, beside those that a program under it calls itself."""
+    """Functions of the simulator's HIP library, in addition to those that a program under it calls itself."""
 
     def __init__(self) -> None:
         self.library = ctypes.CDLL(str(_installation.SIMULATOR))
@@ -27,7 +27,7 @@ class SimulatedLibrary:
             raise RuntimeError(self.library.hipkittens_last_error().decode())
 
     def ordinal_of(self, arch: str) -> int:
-        """The first device of this kind, which HIPKITTENS_SIMULATED_DEVICES need not hold."""
+        """The first device of this kind; HIPKITTENS_SIMULATED_DEVICES need not contain one."""
         count, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
         self.check(self.library.hipGetDeviceCount(ctypes.byref(count)))
         for ordinal in range(count.value):
@@ -39,17 +39,17 @@ class SimulatedLibrary:
         raise ValueError(f"hipkittens: no {arch} is among the {count.value} simulated devices")
 
     def enter_device(self, index: int) -> None:
-        """HIP's current device belongs to a thread, and so do the simulator's settings."""
+        """Sets HIP's current device, which belongs to a thread, as do the simulator's settings."""
         self.check(self.library.hipSetDevice(index))
         self.library.hipkittens_apply_process_settings()
 
     @contextlib.contextmanager
     def registered(self, arguments: tuple[Any, ...]) -> Iterator[None]:
-        """Lets a launch touch the storages of the tensors among its arguments."""
+        """Lets a launch access the storages of the tensors among its arguments."""
         storages = {}
         for argument in arguments:
             if isinstance(argument, torch.Tensor) and argument.numel():
-                # Not the tensor's own answer, which integrations.rocm changes.
+                # Not the tensor's own attribute, which integrations.rocm changes.
                 storage = argument.untyped_storage()
                 if storage.device.type != "cpu":
                     raise ValueError(

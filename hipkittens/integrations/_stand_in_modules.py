@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Modules of ours under the names of extensions that others import and that are compiled for CUDA."""
+"""Modules of ours under the names of CUDA extensions that other libraries import."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from types import ModuleType
 
 
 def put(where: str, modules: dict[str, ModuleType], is_ours: bool) -> None:
-    """`import` finds these modules by their names, the first of which is the extension's. is_ours: of the module that is imported under it.
-    ImportError, from `where`, if another one is imported or installed."""
+    """Makes `import` find these modules by their names, the first of which is the extension's. is_ours: whether the module imported under
+    it is ours. Raises ImportError, from `where`, if another one is imported or installed.
+    """
     name = next(iter(modules))
     if is_ours:
         return

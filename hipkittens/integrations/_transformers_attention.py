@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The function behind attn_implementation="hipkittens"."""
+"""The attention function behind attn_implementation="hipkittens"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from . import _transformers_masks as masks
 from . import _transformers_paged as paged
 
 WHERE = masks.WHERE
-# What some models pass to change the scores or the weights; each is refused by its name.
+# Arguments by which some models change the scores or the weights; each is refused by name.
 _WITHOUT_KERNEL = {
     "head_mask": "a mask of heads",
     "position_bias": "a bias of the scores",
@@ -44,22 +44,22 @@ def attention_forward(
     cache: Any = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """hipkittens.attention as Transformers calls it: query (B, H, N, D), key (B, H_k, N_k, D), value (B, H_k, N_k, D_v),
+    """hipkittens.attention with Transformers' calling convention: query (B, H, N, D), key (B, H_k, N_k, D), value (B, H_k, N_k, D_v),
     bfloat16 or float16 (float32 only under torch.autocast); returns ((B, N, H, D_v), None).
 
-    attention_mask  what `key_mask` made; (batch, keys) of 0 and 1; or (batch, 1, queries or 1, keys) that is causal, a
-                    sliding window, or the same for all queries: then it alone says what is hidden, as in SDPA. With others PyTorch
-                    computes the call, also (batch, heads, queries, keys), and a WARNING says why, once
+    attention_mask  the result of `key_mask`; (batch, keys) of 0 and 1; or (batch, 1, queries or 1, keys) that is causal, a sliding
+                    window, or the same for all queries: it alone then determines what is masked, as in SDPA. With other masks, including
+                    (batch, heads, queries, keys), PyTorch computes the call, and a WARNING gives the reason, once
     sliding_window  W: query i sees keys i - W + 1 to i, and without a causal mask to i + W - 1
-    position_ids    positions that begin again mark packed sequences, where there is no mask
+    position_ids    positions that restart mark packed sequences, if there is no mask
     cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k  packed sequences, all four or none
     is_causal       default: module.is_causal
     softcap         of the scaled scores (Gemma 2); None or 0: none
     s_aux           the sinks of heads (GPT-OSS), (H,)
-    cache           of continuous batching: a PagedAttentionCache, with read_index, write_index, max_seqlen_q and max_seqlen_k beside
-                    cu_seq_lens_q and cu_seq_lens_k; key and value are those of new tokens, and attention_mask is not looked at
+    cache           of continuous batching: a PagedAttentionCache, with read_index, write_index, max_seqlen_q and max_seqlen_k in addition
+                    to cu_seq_lens_q and cu_seq_lens_k; key and value are those of new tokens, and attention_mask is ignored
 
-    NotImplementedError names what has no kernel: head_mask, position_bias, output_attentions.
+    Raises NotImplementedError with the name of an argument without a kernel: head_mask, position_bias, output_attentions.
     """
     _refuse(options)
     if cache is not None:
@@ -159,7 +159,7 @@ def in_torch(
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """The same of query (B, N, H, D), key and value under any mask (B, 1 or H, 1 or N, N_k), bool or added, by PyTorch's operations."""
+    """The same for query (B, N, H, D), key and value under any mask (B, 1 or H, 1 or N, N_k), boolean or additive, by PyTorch operations."""
     query, key, value = (each.transpose(1, 2) for each in (query, key, value))
     if mask.dtype != torch.bool:
         mask = mask.to(query.dtype) if mask.is_floating_point() else mask != 0
@@ -192,7 +192,7 @@ def _rows(mask: torch.Tensor, of_two_dimensions: Any, length: int, keys: int, ca
 
 
 def _packed(ids: torch.Tensor, find: Any) -> masks.Packed | None:
-    """Where packed sequences lie. A compiled model cannot look, so there a device-side check refuses them."""
+    """The bounds of packed sequences. A compiled model cannot inspect them, so there a device-side check refuses them."""
     if not torch.compiler.is_compiling():
         return masks.once(ids, "packed", lambda: find(ids))
     again = ids[..., 1:] != ids[..., :-1] if ids.dtype == torch.int32 else ids[..., 1:] <= ids[..., :-1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Classes of one family of models, replaced for models made later, until it is taken back."""
+"""Replaces the classes of one family of models for models created later, until it is undone."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ _MODULES = {"gemma3_text": "gemma3"}
 
 
 class ClassPatch:
-    """What apply_to_llama and its sisters did without a model. remove(), or the end of a with block, takes it back.
+    """What apply_to_llama and similar functions did without a model. remove(), or the end of a with block, undoes it.
 
     classes  the names of the replaced classes
 
-    Transformers 5 keeps the list itself (register_patch_mapping), and reads it in from_pretrained and from_config; a model
-    made by calling its class does not change. For Transformers 4 the names in the family's module are replaced, so there
-    every new model changes. In both, existing models and other families stay as they are, and models made in between keep
-    the kernels until hipkittens.unpatch.
+    Transformers 5 keeps the list itself (register_patch_mapping), and reads it in from_pretrained and from_config; a model created by
+    calling its class is not changed. For Transformers 4 the names in the family's module are replaced, so every new model is changed. In
+    both cases existing models and other families are unaffected, and models created in between keep the kernels until hipkittens.unpatch.
     """
 
     def __init__(self, function: str, families: tuple[str, ...], *, norm: bool, rotary: bool) -> None:
@@ -73,7 +72,7 @@ class ClassPatch:
             for (module, name), (_, ours) in self._classes.items():
                 setattr(module, name, ours)
         else:
-            # Transformers writes our classes into this table of a model's class, and would leave them there.
+            # Transformers writes our classes into this table of a model's class, and would not remove them.
             for module in self._modules:
                 for kind in vars(module).values():
                     table = vars(kind).get("_can_record_outputs") if isinstance(kind, type) else None
@@ -83,7 +82,7 @@ class ClassPatch:
         self._active = True
 
     def remove(self) -> None:
-        """Models made from now on are the original ones again. A second call does nothing."""
+        """Models created from now on are the original ones again. A second call does nothing."""
         if not self._active:
             return
         self._active = False
@@ -103,7 +102,7 @@ class ClassPatch:
 
 
 def _pattern(name: str) -> str:
-    """Transformers takes names as patterns, which would also match MobileBertX for BertX."""
+    """Transformers treats names as patterns, which would also match MobileBertX for BertX."""
     return f"^{name}$"
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Points the attention of one Transformers model to hipkittens, and of no other that shares its configuration.
+"""Selects hipkittens' attention for one Transformers model, and for no other that shares its configuration.
 
-Transformers reads the name of the attention function from the configuration, and models made from one configuration object
-share it. So the model gets copies; what is changed in them goes back to the originals with `restore`.
+Transformers reads the name of the attention function from the configuration, and models created from one configuration object share it.
+The model therefore gets copies; changes made to them are written back to the originals by `restore`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _KEPT = (_INTERNAL, "_attn_implementation_autoset")
 
 
 def uses_interface(module: torch.nn.Module) -> bool:
-    """Whether its forward asks AttentionInterface for a function."""
+    """Whether its forward looks its attention function up in AttentionInterface."""
     return "ALL_ATTENTION_FUNCTIONS" in names_in(type(module).forward)
 
 
 def refusals(
     root: torch.nn.Module, dtype: torch.dtype | None, left_out: set[str]
 ) -> dict[str, tuple[Any, str]]:
-    """For the name of each module that uses the interface its configuration, and why it cannot use the kernels, or ""."""
+    """For the name of each module that uses the interface: its configuration, and why it cannot use the kernels, or ""."""
     models = [module for module in root.modules() if isinstance(module, PreTrainedModel)]
     found: dict[str, tuple[Any, str]] = {}
     for name, module in root.named_modules():
@@ -80,7 +80,7 @@ def _refusal(
 
 
 class Switch:
-    """The copies of the configurations of `chosen` attention modules, and where they were put."""
+    """The copies of the configurations of the `chosen` attention modules, and where they were placed."""
 
     def __init__(self, root: torch.nn.Module, configs: list[Any]) -> None:
         memo: dict[int, Any] = {}
@@ -107,7 +107,7 @@ class Switch:
         self._copies[id(config)] = (config, twin, copy.deepcopy(_plain(twin)))
 
     def restore(self) -> None:
-        """Puts the originals back, with what has been changed in the copies since."""
+        """Restores the originals, including the changes made to the copies since."""
         for config, twin, before in self._copies.values():
             for key, value in _plain(twin).items():
                 if key not in before or before[key] != value:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The loss of Transformers' causal language models from their hidden states, by hipkittens.linear_cross_entropy."""
+"""The loss of Transformers' causal language models computed from hidden states by hipkittens.linear_cross_entropy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .._function_globals import global_of, names_in
 from ..loss import FEATURE_DTYPES, linear_cross_entropy
 from ._transformers_loss import next_tokens, per_item
 
-# What the forward of a causal language model may name for its training to be `_forward` below: Llama's of Transformers 4.57 and 5.
+# Names that the forward of a causal language model may use if `_forward` below is to replace it: Llama's of Transformers 4.57 and 5.
 _NAMES = frozenset(
     [
         "CausalLMOutputWithPast",
@@ -44,7 +44,7 @@ _NAMES_OF_SOFTCAP = frozenset(
 
 
 def refusal(model: torch.nn.Module, dtype: torch.dtype | None) -> str:
-    """Why a model that has a ForCausalLMLoss computes its logits, or ""."""
+    """Why a model with a ForCausalLMLoss computes its logits, or ""."""
     more = names_in(type(model).forward) - _NAMES
     if "forward" in vars(model):
         return "its forward has been replaced on the module itself; undo that first"
@@ -62,11 +62,11 @@ def refusal(model: torch.nn.Module, dtype: torch.dtype | None) -> str:
 
 
 class FusedLossSwitch:
-    """Gives a model another forward where it is trained, until `restore`."""
+    """Gives a model another forward for training, until `restore`."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
-        # A method, which a copy of the model copies with itself as the object.
+        # A method, so that a copy of the model gets one bound to the copy.
         model.forward = types.MethodType(_forward, model)
 
     def restore(self) -> None:
@@ -80,7 +80,7 @@ def _signature(kind: type) -> inspect.Signature:
 
 
 def _forward(self: Any, *arguments: Any, **options: Any) -> Any:
-    """The model's own forward, unless it is trained with labels: then the same without logits, which are None."""
+    """The model's own forward, except in training with labels: then the same without logits, which are None."""
     kind = type(self)
     bound = _signature(kind).bind(self, *arguments, **options).arguments
     given = {name: value for name, value in bound.items() if name not in ("self", "kwargs")}

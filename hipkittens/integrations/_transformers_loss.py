@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The loss of Transformers' causal language models on hipkittens.cross_entropy."""
+"""The loss of Transformers' causal language models by hipkittens.cross_entropy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def causal_loss(
     shift_labels: torch.Tensor | None = None,
     **_: Any,
 ) -> torch.Tensor:
-    """transformers.loss.loss_utils.ForCausalLMLoss without a float32 copy of the logits: float32, as it is there."""
+    """transformers.loss.loss_utils.ForCausalLMLoss without a float32 copy of the logits; the loss is float32, as there."""
     target = next_tokens(labels, shift_labels, ignore_index).reshape(-1).to(logits.device)
     total = cross_entropy(
         logits.reshape(-1, vocab_size),
@@ -34,14 +34,14 @@ def causal_loss(
 def next_tokens(
     labels: torch.Tensor | None, shift_labels: torch.Tensor | None, ignore_index: int
 ) -> torch.Tensor:
-    """What each token is to predict: shift_labels, or the label of the next one."""
+    """The target of each token: shift_labels, or the label of the next token."""
     if shift_labels is not None:
         return shift_labels
     return torch.nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
 
 
 def per_item(loss: torch.Tensor, items: torch.Tensor | int | None) -> torch.Tensor:
-    """A sum over the items of all gradient accumulation steps; a mean, for which items is None, as it is."""
+    """A sum divided by the number of items of all gradient accumulation steps; a mean, for which items is None, unchanged."""
     if items is None:
         return loss
     return loss / (items.to(loss.device) if isinstance(items, torch.Tensor) else items)
@@ -65,12 +65,12 @@ class LossSwitch:
 
 
 def refusal(model: torch.nn.Module) -> str | None:
-    """Why a model's loss stays, "" if it need not, None of a model that has none."""
+    """Why a model's loss is not replaced, "" if it can be, None for a model that has none."""
     if not isinstance(getattr(type(model), "loss_function", None), property):
         return None
     if "loss_function" not in names_in(
         type(model).forward
-    ):  # every model of Transformers has it, and few compute a loss
+    ):  # every Transformers model has it, but few compute a loss
         return None
     function = model.loss_function
     if function is causal_loss:

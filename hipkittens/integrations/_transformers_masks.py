@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""What of Transformers' masks the kernels need: which keys are hidden, and where packed sequences begin.
+"""What the kernels need from Transformers' masks: which keys are masked, and where packed sequences begin.
 
 Two forms reach the attention function, as the tensors that `key_mask` returns:
 
-bool (batch, 1, 1, keys)       True where a key takes part; behind `queries` such columns for the queries if the mask is
-                               causal: the last query that takes part stands at the last key that does
-int32 (batch, 1, 1, tokens)    the sequence each token belongs to; sequences lie one after the other
+bool (batch, 1, 1, keys)       True where a key takes part; if the mask is causal, followed by `queries` such columns for the
+                               queries: the last query that takes part is aligned with the last key that does
+int32 (batch, 1, 1, tokens)    the sequence that each token belongs to; sequences are packed
 
-Patterns that no kernel has become Transformers' own mask for PyTorch's attention, bool (batch, 1, queries, keys).
+Patterns without a kernel become Transformers' own mask for PyTorch's attention, bool (batch, 1, queries, keys).
 
-Four dimensions, because `generate` hands what it got for a static cache to the model, which makes a mask of it once more
-unless it has four. Nothing of size queries x keys is made, and nothing is copied to the host more than once per forward pass.
+The masks have four dimensions because `generate` passes the mask that it got for a static cache to the model, which converts it once more
+unless it has four. Nothing of size queries x keys is created, and nothing is copied to the host more than once per forward pass.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.nn.functional import pad
 from transformers import masking_utils
 
 WHERE = 'attn_implementation="hipkittens"'
-# Additive masks hide with the smallest number of some dtype; the largest of those is float16's.
+# Additive masks use the smallest number of some dtype; the largest of those is float16's.
 HIDDEN_AT_MOST = torch.finfo(torch.float16).min
 
 
@@ -50,7 +50,7 @@ _REMAPPED = _code_of_inner("remap_positions_for_packed_sequence", None, None)
 
 
 class WithoutKernel(NotImplementedError):
-    """Why attention goes on to PyTorch. The text names no sizes, so that it is said once."""
+    """Why attention falls back to PyTorch. The text contains no sizes, so that it is logged once."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class _Meaning:
 
 
 def _understand(mask_function: Callable, meaning: _Meaning) -> None:
-    """Adds what mask_function says to `meaning`; WithoutKernel where the kernels cannot say it."""
+    """Adds what mask_function expresses to `meaning`; raises WithoutKernel if the kernels cannot express it."""
     if any(mask_function is bare for bare in _BARE):
         meaning.causal |= mask_function is masking_utils.causal_mask_function
     else:
@@ -100,11 +100,11 @@ def key_mask(
     cache_position: torch.Tensor | None = None,
     **options: Any,
 ) -> torch.Tensor | None:
-    """The mask that AttentionMaskInterface hands to the attention function; None where nothing is hidden.
+    """The mask that AttentionMaskInterface passes to the attention function; None if nothing is masked.
 
-    Transformers 4 says where the queries stand by cache_position, Transformers 5 by q_length and q_offset. Keys of a
-    static cache that nobody has written yet are hidden. For patterns that have no kernel (chunks, blocks, a model's own functions) the
-    mask is that of Transformers' "sdpa"; under torch.compile they raise NotImplementedError.
+    Transformers 4 gives the positions of the queries by cache_position, Transformers 5 by q_length and q_offset. Keys of a static cache
+    that have not been written yet are masked. For patterns without a kernel (chunks, blocks, a model's own functions) the mask is that of
+    Transformers' "sdpa"; under torch.compile they raise NotImplementedError.
     """
     compiling = torch.compiler.is_compiling()
     meaning = _Meaning()
@@ -137,7 +137,7 @@ def key_mask(
         q_length, q_offset = cache_position.shape[0], cache_position[0]
     device = attention_mask.device if attention_mask is not None else _device(cache_position, q_offset)
     place = torch.arange(kv_length, device=device) + kv_offset
-    # Keys of another sequence (cross-attention) are all written, whatever the place of the queries in theirs.
+    # Keys of another sequence (cross-attention) are all written, whatever the position of the queries.
     if not meaning.causal or (kv_offset == 0 and kv_length == q_length):
         written = None
     elif isinstance(q_offset, torch.Tensor):
@@ -150,7 +150,7 @@ def key_mask(
         keys = written.expand(batch_size, kv_length)
         queries = keys.new_ones(1, 1).expand(batch_size, q_length)
     else:
-        # Behind its end there are keys of a static cache that nobody has written.
+        # Past its end there are keys of a static cache that have not been written.
         real = pad(attention_mask.bool(), (0, max(0, kv_offset + kv_length - attention_mask.shape[-1])))
         keys = real[:, kv_offset : kv_offset + kv_length]
         keys = keys if written is None else keys & written
@@ -176,9 +176,9 @@ class Prefix:
 
 @dataclass(frozen=True)
 class Sorted:
-    """Rows in an order in which those that take part come first, sequence by sequence, as attention_varlen wants them.
+    """Rows in an order in which those that take part come first, sequence by sequence, as attention_varlen requires.
 
-    The others follow as sequences of queries without keys and of keys without queries. So no size depends on the mask.
+    The others follow as sequences of queries without keys and of keys without queries, so no size depends on the mask.
     """
 
     order_q: torch.Tensor | None  # None: all queries take part
@@ -190,14 +190,14 @@ class Sorted:
 
 @dataclass(frozen=True)
 class Packed:
-    """Sequences that lie one after the other: where they begin and end, int32."""
+    """Packed sequences: where they begin and end, int32."""
 
     cu_seqlens: torch.Tensor
 
 
 @dataclass(frozen=True)
 class Dense:
-    """What a mask of queries x keys turned out to say."""
+    """The interpretation of a mask of queries x keys."""
 
     causal: bool
     windowed: bool
@@ -205,7 +205,7 @@ class Dense:
 
 
 def once(tensor: torch.Tensor, name: str, compute: Callable[[], Any]) -> Any:
-    """compute(), kept with the tensor: every layer of a forward pass gets the same mask and position tensors."""
+    """compute(), cached on the tensor: every layer of a forward pass gets the same mask and position tensors."""
     if torch.compiler.is_compiling():
         return compute()
     held = tensor.__dict__.setdefault("_hipkittens", {})
@@ -259,13 +259,13 @@ def _kept_first(kept: torch.Tensor, first: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def sequences_of_ids(ids: torch.Tensor) -> Packed:
-    """Where the number of the sequence changes, of (batch, tokens); every row of the batch begins anew."""
+    """Where the sequence number changes in (batch, tokens); every row of the batch begins a new sequence."""
     begins = pad(ids[:, 1:] != ids[:, :-1], (1, 0), value=True)
     return _packed(begins)
 
 
 def sequences_of_positions(position_ids: torch.Tensor, batch: int) -> Packed | None:
-    """Where positions (batch or 1, tokens) begin again, None if they nowhere do."""
+    """Where positions (batch or 1, tokens) restart, None if they never do."""
     again = pad(position_ids[:, 1:] <= position_ids[:, :-1], (1, 0))
     if not bool(again.any()):
         return None
@@ -279,10 +279,10 @@ def _packed(begins: torch.Tensor) -> Packed:
 
 
 def dense(mask: torch.Tensor, length: int, keys: int, window: int | None) -> Dense | WithoutKernel:
-    """What a mask of (batch, 1, queries or 1, keys) says, of bool (True: takes part) or added to the scores.
+    """Interprets a mask of (batch, 1, queries or 1, keys), boolean (True: takes part) or added to the scores.
 
-    It looks at every element. WithoutKernel is the result unless it hides the same keys from all queries, beside those behind a diagonal or outside the
-    window.
+    Every element is read. The result is WithoutKernel unless the mask hides the same keys from all queries, in addition to those past a
+    diagonal or outside the window.
     """
     if torch.compiler.is_compiling():
         raise NotImplementedError(
@@ -309,7 +309,7 @@ def dense(mask: torch.Tensor, length: int, keys: int, window: int | None) -> Den
     visible = visible.expand(-1, length, -1)
     kept_k = visible.any(1)
     behind = torch.arange(keys, device=mask.device) - torch.arange(length, device=mask.device)[:, None]
-    behind = behind - (keys - length)  # how far a key stands behind its query
+    behind = behind - (keys - length)  # how far a key is after its query
     for causal in (False, True):
         for windowed in (False, True) if window is not None else (False,):
             shape = torch.ones_like(behind, dtype=torch.bool)

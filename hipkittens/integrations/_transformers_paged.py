@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Attention to the caches in pages of Transformers' continuous batching (`generate_batch`), as Transformers 4.57 passes them."""
+"""Attention to the paged caches of Transformers' continuous batching (`generate_batch`), as passed by Transformers 4.57."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..attention import attention_varlen
 from ..cache import cache_write
 from ..paged_attention import HEAD_SIZES, attention_paged
 
-# What Transformers passes to a layer of continuous batching beside the cache.
+# What Transformers passes to a layer of continuous batching in addition to the cache.
 PLACES = ("read_index", "write_index")
 LENGTHS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_seqlen_q", "max_seqlen_k")
 
@@ -27,18 +27,18 @@ def attend(
     sliding_window: int | None,
     **settings: Any,
 ) -> torch.Tensor:
-    """The result (1, T, H, D_v) of query (T, H, D), key (T, H_k, D) and value (T, H_k, D_v), the new tokens of all requests one after the
-    other, which go into the cache.
+    """Returns (1, T, H, D_v) for query (T, H, D), key (T, H_k, D) and value (T, H_k, D_v), the packed new tokens of all requests, which are
+    written to the cache.
 
     cache           a PagedAttentionCache
-    places          by the names of PLACES: for each group of layers int32 places in its cache
+    places          by the names of PLACES: int32 positions in its cache for each group of layers
     lengths         by the names of LENGTHS; those of keys by the kind of layer, if there are two
-    sliding_window  as a layer has it; None: it sees everything
+    sliding_window  as a layer has it; None: no window
     settings        scale, softcap and sinks
 
-    Layers without a window, with heads of 64, 128 or 256 features, attend to the cache where it is: its places are pages of one key, and
-    read_index is a list of such pages. A window's cache is a ring whose oldest keys the new ones replace, so there, and for other heads,
-    keys are gathered first, by the cache itself.
+    Layers without a window, with heads of 64, 128 or 256 features, read the cache in place: its positions are pages of one key, and
+    read_index is a list of such pages. The cache of a window is a ring in which new keys replace the oldest, so for it, and for other head
+    sizes, keys are gathered first, by the cache itself.
     """
     kind = "full_attention" if sliding_window is None else "sliding_attention"
     starts_q = lengths["cu_seq_lens_q"].to(torch.int32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The name under which Transformers finds the kernels: its attention function and, with it, its masks."""
+"""The name under which Transformers finds the kernels: its attention function together with its masks."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ NAME = "hipkittens"
 
 
 def register() -> None:
-    """Makes attn_implementation="hipkittens" known to Transformers; importing hipkittens.integrations.transformers does it."""
+    """Registers attn_implementation="hipkittens" with Transformers; importing hipkittens.integrations.transformers does it."""
     AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, key_mask)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Triton's benchmarks, answered by the cycle model: every time is modelled, none is measured.
 
-A simulated launch takes as long as the host needs for it, which says nothing of a GPU. While the answers are installed,
-`triton.testing.do_bench` and `do_bench_cudagraph`, and with them `@triton.autotune`, get the modelled milliseconds of the launches
-that a function makes.
+How long a simulated launch takes on the host says nothing about a GPU. While installed, `triton.testing.do_bench` and
+`do_bench_cudagraph`, and therefore `@triton.autotune`, get the modelled milliseconds of the launches that a function makes.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from .._timing import USUAL_DEVICES, timing
 
 _RETURN_MODES = ("min", "max", "mean", "median", "all")
 
-# Of each benchmark that is running, the launches which are of a benchmark inside it, such as those of autotuning.
+# For each running benchmark, the launches that belong to a benchmark inside it, such as those of autotuning.
 _set_aside: list[set[int]] = []
 
 
 def _device() -> str:
-    """The GPU that is modelled: that of an open `hipkittens.timing` or of HIPKITTENS_TIMING, or else the target's first."""
+    """The GPU that is modelled: that of an active `hipkittens.timing` or of HIPKITTENS_TIMING, or else the target's first."""
     arch = _backend.arch()
     for model in (timing._current, timing._whole_process):
         if model is not None and model.arch == arch:
@@ -41,7 +40,7 @@ def _device() -> str:
 
 @contextlib.contextmanager
 def _without_checkers() -> Any:
-    """A launch is either modelled or checked. All other settings stay, and so do the findings so far."""
+    """A launch is either modelled or checked. All other settings, and previous findings, are kept."""
     unchecked = _backend.simulate(_backend.arch(), checks=False)
     unchecked.settings = {**_library.simulator_settings(), "checks": 0}
     with unchecked:
@@ -49,10 +48,10 @@ def _without_checkers() -> Any:
 
 
 def modelled_milliseconds(function: Callable[[], Any]) -> float:
-    """Runs `function` once; the sum of what its launches take in the cycle model, launch overhead not included.
+    """Runs `function` once and returns the sum of its launches' times in the cycle model, launch overhead not included.
 
-    The device is that of an open `hipkittens.timing`, or else MI300X for gfx942 and MI355X for gfx950. Checkers are off
-    meanwhile. Raises RuntimeError if it launches nothing.
+    The device is that of an active `hipkittens.timing`, or else MI300X for gfx942 and MI355X for gfx950. Checkers are off meanwhile. Raises
+    RuntimeError if the function launches nothing.
     """
     device = _device()
     once(
@@ -89,9 +88,9 @@ def do_bench(
     quantiles: Iterable[float] | None = None,
     return_mode: str = "mean",
 ) -> Any:
-    """`modelled_milliseconds` in the form of triton.testing.do_bench: the model has no spread, so that all statistics are equal.
+    """`modelled_milliseconds` with the interface of triton.testing.do_bench: the model has no variance, so all statistics are equal.
 
-    quantiles    as many equal floats in a list; one float if it names one
+    quantiles    as many equal floats in a list; one float if there is one quantile
     return_mode  "min", "max", "mean", "median": a float; "all": a list of one
     """
     if return_mode not in _RETURN_MODES:
@@ -117,7 +116,7 @@ def _answer(*arguments: Any, _function: Any, **named: Any) -> Any:
 
 
 class _Redirected:
-    """A function of Triton's that does something else, for those, too, who imported it by name before."""
+    """Redirects a function of Triton, also for callers that have already imported it by name."""
 
     def __init__(self, function: types.FunctionType) -> None:
         self.function = function
@@ -126,7 +125,7 @@ class _Redirected:
 
         def answer(*arguments: Any, **named: Any) -> Any:
             given = signature.bind(*arguments, **named).arguments
-            # How long and how often it would be measured is nothing to a model.
+            # How long and how often it would be measured does not matter to a model.
             return do_bench(
                 **{
                     name: value
@@ -144,12 +143,12 @@ class _Redirected:
 
 _redirected: list[_Redirected] = []
 _autotuner_run: Any = None
-# Configurations chosen by the model: for each target its own, and none for a GPU.
+# Configurations chosen by the model, separately for each target; none for a GPU.
 _chosen: weakref.WeakKeyDictionary[Autotuner, dict[str, dict[Any, Any]]] = weakref.WeakKeyDictionary()
 
 
 def _run_with_modelled_choice(self: Autotuner, *arguments: Any, **named: Any) -> Any:
-    """Autotuner.run with the configurations that were chosen for this target, kept out of Triton's cache on disk."""
+    """Autotuner.run with the configurations chosen for this target, without writing to Triton's cache on disk."""
     kept = self.cache, self.cache_results
     self.cache = _chosen.setdefault(self, {}).setdefault(_device(), {})
     self.cache_results = False
@@ -174,7 +173,7 @@ def install() -> None:
 
 
 def remove() -> None:
-    """Triton's own benchmarks again, and none of the configurations that the model chose."""
+    """Restores Triton's own benchmarks, and forgets the configurations that the model chose."""
     if not is_installed():
         return
     for redirected in _redirected:

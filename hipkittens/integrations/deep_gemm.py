@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""DeepGEMM's names for the logits of an indexer: `from hipkittens.integrations import deep_gemm` in place of `import deep_gemm`.
+"""DeepGEMM's interface for the logits of an indexer: `from hipkittens.integrations import deep_gemm` instead of `import deep_gemm`.
 
     logits = deep_gemm.fp8_mqa_logits(q, (k, k_scale), weights, cu_seq_len_k_start, cu_seq_len_k_end)
     schedule = deep_gemm.get_paged_mqa_logits_metadata(context_lens, 64, num_sms)
     logits = deep_gemm.fp8_paged_mqa_logits(q, cache, weights, context_lens, block_table, schedule, max_context_len)
 
-They are hipkittens.mqa_logits and hipkittens.mqa_logits_paged, with blocks of any size, any number of heads, and 16-bit operands, too.
-The products of DeepGEMM are not here: hipkittens.scaled_matmul and hipkittens.grouped_matmul have them under names of their own.
+They call hipkittens.mqa_logits and hipkittens.mqa_logits_paged, and support blocks of any size, any number of heads, and 16-bit operands
+as well. DeepGEMM's matrix products are not included: use hipkittens.scaled_matmul and hipkittens.grouped_matmul.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def fp8_mqa_logits(
 ) -> torch.Tensor:
     """Logits (tokens, keys) of q (tokens, heads, D) and kv, which is (k (keys, D), k_scale (keys,)): hipkittens.mqa_logits.
 
-    Raises NotImplementedError for max_seqlen_k other than 0, with which each row would begin at its own first key.
+    Raises NotImplementedError for a max_seqlen_k other than 0, with which each row would begin at its own first key.
     """
     if max_seqlen_k:
         raise NotImplementedError(
@@ -45,7 +45,7 @@ def fp8_mqa_logits(
 
 
 def get_paged_mqa_logits_metadata(context_lens: torch.Tensor, block_kv: int, num_sms: int) -> torch.Tensor:
-    """A schedule for fp8_paged_mqa_logits, which looks at none: int32 zeros (num_sms + 1, 2) on the device of context_lens."""
+    """A placeholder schedule for fp8_paged_mqa_logits, which ignores it: int32 zeros (num_sms + 1, 2) on the device of context_lens."""
     check_tensor(f"{WHERE}.get_paged_mqa_logits_metadata", "context_lens", context_lens)
     for name, value in (("block_kv", block_kv), ("num_sms", num_sms)):
         check_whole_number(f"{WHERE}.get_paged_mqa_logits_metadata", name, value)
@@ -64,7 +64,7 @@ def fp8_paged_mqa_logits(
 ) -> torch.Tensor:
     """Logits (B * N, max_context_len) of q (B, N, heads, D) and a cache (blocks, block_size, 1, D + 4): hipkittens.mqa_logits_paged.
 
-    context_lens int32 (B,), or (B, N) of each token. schedule_meta is not looked at: work is divided by the shapes alone.
+    context_lens is int32 (B,), or (B, N) for each token. schedule_meta is ignored: work is divided by the shapes alone.
     """
     return mqa_logits_paged(
         q, fused_kv_cache, weights, context_lens, block_table, max_context_len, clean=clean_logits

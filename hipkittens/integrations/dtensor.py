@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""Lets torch.ops.hipkittens.* take DTensors: how their inputs may be sharded, and how their results then are.
+"""DTensor support for torch.ops.hipkittens.*: how inputs may be sharded, and how results then are.
 
     from hipkittens.integrations import dtensor
 
     dtensor.register()
     parallelize_module(model, mesh, {"project": ColwiseParallel(), "back": RowwiseParallel()})   # hipkittens.nn.Linear
 
-Products are sharded by rows, columns, batches or the sum; attention and rotations by batch or heads; what works on rows by
-any dimension but the last. Other placements are redistributed to one of these by DTensor. FSDP2 (fully_shard) and DDP need
-nothing of this: they call the operators with plain tensors.
+Matrix products may be sharded by rows, columns, batches or the summed dimension; attention and rotary embeddings by batch or heads;
+row-wise operations by any dimension but the last. Other placements are redistributed to one of these by DTensor. FSDP2 (fully_shard)
+and DDP do not need this module: they call the operators with plain tensors.
 
-Not served: dropout of DTensors (its seed is a plain tensor, which DTensor refuses to mix; use local tensors, as
-parallelize_module gives them by default).
+Not supported: dropout of DTensors (its seed is a plain tensor, which DTensor refuses to mix; use local tensors, as parallelize_module
+passes them by default).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _registered = False
 
 
 def register() -> None:
-    """Teaches DTensor the operators. Repeated calls do nothing more; there is nothing to take back."""
+    """Registers the operators with DTensor. Repeated calls have no effect; it cannot be undone."""
     global _registered
     if _registered:
         return
@@ -36,7 +36,7 @@ def register() -> None:
                 continue
             operator = getattr(_namespace.OPERATORS, each.name).default
             register_sharding(operator)(each.sharding)
-            # DTensor keeps what it decided by these arguments: register_sharding leaves out booleans, and more.
+            # DTensor caches its decisions by these arguments: register_sharding omits booleans, among others.
             propagator = DTensor._op_dispatcher.sharding_propagator
             propagator.op_to_schema_info[operator] = RuntimeSchemaInfo(each.first_option, needs_pytree=True)
     _registered = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""FlashMLA's names over hipkittens.attention_mla: `from hipkittens.integrations import flash_mla` in place of `import flash_mla`.
+"""FlashMLA's interface for hipkittens.attention_mla: `from hipkittens.integrations import flash_mla` instead of `import flash_mla`.
 
     metadata, num_splits = flash_mla.get_mla_metadata(cache_seqlens, s_q * h_q, 1)
     out, lse = flash_mla.flash_mla_with_kvcache(
@@ -8,10 +8,10 @@
 
     out, _, lse = flash_mla.flash_mla_sparse_fwd(q, kv, indices, scale)
 
-Argument orders are those of FlashMLA of April 2026. A cache has pages of any size, not of 64 alone, and any number of heads
-works. Lists of keys (indices) are hipkittens.attention_mla_sparse. Caches of 8 bits with scales in their rows (is_fp8_kvcache) are read as
-they are where a key has 656 bytes. Rows of 512 features, and a second cache, have no kernel of their own: PyTorch's operations copy the
-listed keys in 16 bits first, and a warning says so once.
+Argument orders are those of FlashMLA of April 2026. Pages may have any size, not only 64, and the number of heads is arbitrary. Lists of
+keys (indices) use hipkittens.attention_mla_sparse. 8-bit caches with scales in their rows (is_fp8_kvcache) are read directly if a key has
+656 bytes. Rows of 512 features, and a second cache, have no dedicated kernel: PyTorch operations first copy the listed keys to 16 bits, and
+a warning is issued once.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ WHERE = "hipkittens.integrations.flash_mla"
 
 
 class SchedulerMetadata:
-    """What get_mla_metadata returns in place of a schedule: attention_mla divides its work by the shapes alone."""
+    """What get_mla_metadata returns instead of a schedule: attention_mla divides its work by the shapes alone."""
 
 
 def get_mla_metadata(*_arguments: Any, **_options: Any) -> tuple[SchedulerMetadata, None]:
-    """(metadata, num_splits) for flash_mla_with_kvcache, which looks at neither. Any arguments: FlashMLA's versions differ in them."""
+    """(metadata, num_splits) for flash_mla_with_kvcache, which ignores both. Accepts any arguments, since FlashMLA's versions differ in
+    them.
+    """
     return SchedulerMetadata(), None
 
 
@@ -56,19 +58,21 @@ def flash_mla_with_kvcache(
     topk_length: torch.Tensor | None = None,
     extra_topk_length: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(out, lse) of q (B, tokens, heads, 576) and a cache (blocks, block_size, key heads, 576): out (B, tokens, heads, 512) of q's dtype,
-    lse float32 (B, heads, tokens), +inf for a token that sees no key, whose out is 0.
+    """MLA of q (B, tokens, heads, 576) to a cache (blocks, block_size, key heads, 576); returns (out, lse).
 
-    block_table int32 (B, blocks of a sequence), cache_seqlens int32 (B,). softmax_scale defaults to 1 / sqrt(features of q), FlashMLA's,
-    which is not DeepSeek's. attn_sink (heads,) as `sinks` of attention_mla. tile_scheduler_metadata and num_splits are not looked at.
-    Of several key heads each is a launch of its own.
+    out is (B, tokens, heads, 512) in q's dtype, lse float32 (B, heads, tokens), +inf for a token that sees no key, whose out is 0.
 
-    With indices int32 (B, tokens, k), block * block_size + place of each token's keys, and topk_length int32 (B,) or None, as in
+    block_table is int32 (B, blocks per sequence), cache_seqlens int32 (B,). softmax_scale defaults to FlashMLA's 1 / sqrt(features of q),
+    which is not DeepSeek's. attn_sink (heads,) is `sinks` of attention_mla. tile_scheduler_metadata and num_splits are ignored. With
+    several key heads there is one launch for each.
+
+    With indices int32 (B, tokens, k), block * block_size + position of each token's keys, and topk_length int32 (B,) or None, it is as
     attention_mla_sparse: block_table and cache_seqlens are None, causal is False, and the cache has one key head. extra_k_cache,
-    extra_indices_in_kvcache and extra_topk_length are a second cache with lists of its own, whose keys count beside those of the first.
-    q may have 512 features, all of which are the value, too.
-    is_fp8_kvcache: caches of e4m3fn codes, on both targets, with scales in their rows: 656 bytes a key for 576 features; with indices
-    alone, 584 for 512.
+    extra_indices_in_kvcache and extra_topk_length are a second cache with its own lists, whose keys are added to those of the first. q may
+    have 512 features, all of which are also the value.
+
+    is_fp8_kvcache: caches of e4m3fn values, on both targets, with scales in their rows: 656 bytes per key for 576 features; only with
+    indices, 584 for 512.
     """
     if not isinstance(q, torch.Tensor) or q.dim() != 4:
         shape = tuple(q.shape) if isinstance(q, torch.Tensor) else type(q).__name__
@@ -174,10 +178,10 @@ def flash_mla_sparse_fwd(
     attn_sink: torch.Tensor | None = None,
     topk_length: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, None, torch.Tensor]:
-    """(out, None, lse) of q (tokens, heads, 576), kv (keys, 1, 576) and indices int32 (tokens, 1, k), as hipkittens.attention_mla_sparse:
-    out (tokens, heads, 512), lse float32 (tokens, heads), +inf for a token without keys.
+    """Sparse MLA of q (tokens, heads, 576) to kv (keys, 1, 576) by indices int32 (tokens, 1, k); returns (out, None, lse).
 
-    In place of the second result, the largest score of each row, is None: no kernel writes it.
+    As hipkittens.attention_mla_sparse: out (tokens, heads, 512), lse float32 (tokens, heads), +inf for a token without keys. The second
+    result, in FlashMLA the largest score of each row, is None: no kernel writes it.
     """
     if not isinstance(indices, torch.Tensor) or indices.dim() != 3 or indices.shape[1] != 1:
         shape = tuple(indices.shape) if isinstance(indices, torch.Tensor) else type(indices).__name__
@@ -204,7 +208,7 @@ def _check_sparse(
     topk_length: torch.Tensor | None,
     prefix: str,
 ) -> None:
-    """prefix: of the names of a second cache's arguments."""
+    """prefix: of the argument names of a second cache."""
     for name, value in (("block_table", block_table), ("cache_seqlens", cache_seqlens)):
         if value is not None:
             raise ValueError(
@@ -236,7 +240,7 @@ def _infinite_where_empty(lse: torch.Tensor) -> torch.Tensor:
 def _in_shapes_of_flash_mla(
     out: torch.Tensor, lse: torch.Tensor, sequences: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of results of packed tokens."""
+    """The results of packed tokens in FlashMLA's shapes."""
     heads, tokens = lse.shape
     each = tokens // sequences if sequences else 0
     lse = lse.reshape(heads, sequences, each).transpose(0, 1)

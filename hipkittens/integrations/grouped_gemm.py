@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The package grouped_gemm, whose gmm Megatron Core's GroupedMLP calls, on hipkittens.grouped_matmul.
+"""The package grouped_gemm, whose gmm is called by Megatron Core's GroupedMLP, on hipkittens.grouped_matmul.
 
 grouped_gemm (github.com/fanshiqing/grouped_gemm) is compiled for CUDA. Before Megatron is imported:
 
@@ -8,8 +8,8 @@ grouped_gemm (github.com/fanshiqing/grouped_gemm) is compiled for CUDA. Before M
     grouped_gemm.install()                 # now moe_grouped_gemm=True finds it
 
 `ops.gmm` is that of grouped_gemm 1.1.4, with its gradients. `ops.permute`, `ops.unpermute` and `ops.sinkhorn_kernel`, which Megatron Core
-0.16 does not call, raise NotImplementedError. GroupedMLP of Megatron Core 0.16.1 has run with it, on the CPU with the simulator and one
-process (tests/oracles/test_megatron.py); nothing has on a GPU.
+0.16 does not call, raise NotImplementedError. GroupedMLP of Megatron Core 0.16.1 has been run with it, on the CPU with the simulator and
+one process (tests/oracles/test_megatron.py); nothing has been run on a GPU.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WHERE = f"{OPERATORS}.gmm"
 
 
 def install() -> None:
-    """Puts a module named MODULE where `import` finds it. ImportError where another one is imported or installed."""
+    """Makes `import` find a module named MODULE. Raises ImportError if another one is imported or installed."""
     package, operators = (_module(name) for name in (MODULE, OPERATORS))
     package.__path__ = []
     package.ops = operators
@@ -40,7 +40,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Takes it away again; nothing where `install` put none. Megatron, once imported, keeps what it has found."""
+    """Removes it again; does nothing if `install` was not called. Megatron, once imported, keeps the functions that it found."""
     if _is_ours():
         del sys.modules[MODULE], sys.modules[OPERATORS]
 
@@ -56,13 +56,13 @@ def _module(name: str) -> types.ModuleType:
 
 
 def gmm(a: torch.Tensor, b: torch.Tensor, batch_sizes: torch.Tensor, trans_b: bool = False) -> torch.Tensor:
-    """(rows, N): the first batch_sizes[0] rows of a times b[0], the next batch_sizes[1] rows times b[1], and so on.
+    """Grouped GEMM, (rows, N): the first batch_sizes[0] rows of a times b[0], the next batch_sizes[1] rows times b[1], and so on.
 
-    a (rows, K), b (G, K, N), or (G, N, K) with trans_b, both bfloat16 or both float16. batch_sizes is int64 (G,). On the CPU, as
-    Megatron has it, it must sum to the rows of a. On a's device, where nothing waits for it, rows behind the last group are zeros,
-    and sums beyond the rows give a result without meaning. Differentiable in a and b; groups may be empty, all of them too.
+    a (rows, K), b (G, K, N), or (G, N, K) with trans_b, both bfloat16 or both float16. batch_sizes is int64 (G,). On the CPU, where
+    Megatron has it, it must sum to the rows of a. On a's device it is not synchronized: rows past the last group are zeros, and sums larger
+    than the number of rows give a meaningless result. Differentiable in a and b; groups may be empty, even all of them.
 
-    Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
+    Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not match.
     """
     for name, value, dimensions in (("a", a, 2), ("b", b, 3), ("batch_sizes", batch_sizes, 1)):
         check_tensor(_WHERE, name, value)

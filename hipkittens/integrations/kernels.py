@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Hugging Face's `kernels` with the layers of this installation, without a hub.
+"""Hugging Face's `kernels` with the layers of this installation, without the hub.
 
     from hipkittens.integrations import kernels
     kernels.kernelize(model)                                  # forward of every layer that `kernels` can name, if ours
 
-`hipkittens.layers` says which there are. What `tools/hub_kernels.py` builds has the same layers for `kernels.LayerRepository`, and
-whoever wants to mix them with layers of other repositories registers `mapping()` instead. Written for `kernels` 0.17; imported by
-nothing else of this package.
+`hipkittens.layers` lists the layers. The repositories that `tools/hub_kernels.py` builds contain the same layers for
+`kernels.LayerRepository`; to mix them with layers of other repositories, register `mapping()` instead. Written for `kernels` 0.17; imported
+by nothing else in this package.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .. import _backend, layers
 
 
 class InstalledLayer:
-    """A layer of `hipkittens.layers` by its name, as `kernels` asks a repository for one. Raises ValueError for another name."""
+    """A layer of `hipkittens.layers` by name, with the interface of a `kernels` repository. Raises ValueError for an unknown name."""
 
     def __init__(self, layer_name: str) -> None:
         if layer_name not in layers.__all__:
@@ -44,7 +44,7 @@ class InstalledLayer:
 def mapping(device: str = "rocm") -> dict[str, dict[str, InstalledLayer]]:
     """Every layer, for `kernels.register_kernel_mapping` or `use_kernel_mapping`.
 
-    device is "rocm", or "cpu", whose tensors run in the simulator; ValueError for another.
+    device is "rocm", or "cpu", whose tensors run in the simulator; ValueError for any other.
     """
     if device not in ("rocm", "cpu"):
         raise ValueError(
@@ -54,13 +54,14 @@ def mapping(device: str = "rocm") -> dict[str, dict[str, InstalledLayer]]:
 
 
 def kernelize(model: torch.nn.Module, mode: Any = None, device: str | None = None) -> torch.nn.Module:
-    """`kernels.kernelize` with `mapping` alone: the model, whose layers that have a name among ours call `hipkittens` from now on.
+    """`kernels.kernelize` with `mapping` alone; returns the model, whose layers with a name among ours call `hipkittens` from now on.
 
-    mode    kernels.Mode; by default TRAINING, which serves inference as well, or INFERENCE for a model in evaluation mode
+    mode    kernels.Mode; by default TRAINING, which also covers inference, or INFERENCE for a model in evaluation mode
     device  "rocm" or "cpu"; by default that of the model's first parameter
 
-    For Transformers, instead of `use_kernels=True`, which prefers the repositories that Transformers names. `forward` of single modules
-    changes; hooks, parameters and classes do not. Raises ImportError where `kernels` is missing, ValueError for a model elsewhere.
+    For Transformers, instead of `use_kernels=True`, which prefers the repositories that Transformers names. The `forward` of individual
+    modules changes; hooks, parameters and classes do not. Raises ImportError if `kernels` is missing, ValueError for a model on another
+    device.
     """
     try:
         import kernels

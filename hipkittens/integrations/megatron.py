@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Megatron Core's core attention on hipkittens.attention: name CoreAttention in a layer spec.
+"""Megatron Core's core attention on hipkittens.attention: use CoreAttention in a layer spec.
 
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from hipkittens.integrations.megatron import CoreAttention
@@ -7,10 +7,10 @@
     spec = get_gpt_layer_local_spec()
     spec.submodules.self_attention.submodules.core_attention = CoreAttention
 
-GPT models of Megatron Core 0.16.1 have run with it, on the CPU with the simulator and one process (tests/oracles/test_megatron.py).
+GPT models of Megatron Core 0.16.1 have been run with it, on the CPU with the simulator and one process (tests/oracles/test_megatron.py).
 **Not run: several ranks, its inference, and anything on a GPU.**
 
-Importing needs Megatron Core. What no kernel has raises NotImplementedError that names it: context parallelism, padding and
+Importing requires Megatron Core. What no kernel supports raises NotImplementedError with its name: context parallelism, padding and
 arbitrary masks, attention biases, softmax offsets, sequences that are padded inside a pack.
 """
 
@@ -31,8 +31,8 @@ WHERE = "hipkittens.integrations.megatron.CoreAttention"
 class CoreAttention(MegatronModule):
     """megatron.core.transformer.dot_product_attention.DotProductAttention with its arguments.
 
-    apply_query_key_layer_scaling divides the scores by the layer's number and multiplies them again in float32; ours
-    are float32 throughout, so it changes nothing.
+    apply_query_key_layer_scaling divides the scores by the layer's number and multiplies them again in float32; here they are float32
+    throughout, so it has no effect.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class CoreAttention(MegatronModule):
         attention_bias=None,
         packed_seq_params=None,
     ):
-        """(length, batch, heads * head size) of query (length, batch, heads, head size), key and value likewise.
+        """Returns (length, batch, heads * head size) for query (length, batch, heads, head size), key and value likewise.
 
-        With packed_seq_params, (tokens, heads * head size) of (tokens, heads, head size). A causal query stands at the
-        end of the keys, as a cache wants it.
+        With packed_seq_params, (tokens, heads * head size) for (tokens, heads, head size). A causal query is aligned with the end of the
+        keys, as with a cache.
         """
         kind = (self.attn_mask_type if attn_mask_type is None else attn_mask_type).name
         packed = packed_seq_params is not None
-        # A pack has no padding to hide: its sequences end where cu_seqlens says.
+        # A pack has no padding to mask: its sequences end at cu_seqlens.
         allowed = ("causal", "no_mask", *(("padding", "padding_causal") if packed else ()))
         _refuse("attn_mask_type", kind, kind in allowed)
         _refuse("attention_bias", "given", attention_bias is None)
@@ -96,7 +96,7 @@ class CoreAttention(MegatronModule):
             return attention(q, k, v, **options).transpose(0, 1).flatten(-2)
 
     def _generator(self, dropout_p: float):
-        """Tensor-parallel ranks hold different heads, and draw from generators of their own."""
+        """Tensor-parallel ranks hold different heads, and draw from separate generators."""
         if dropout_p == 0.0 or self.config.sequence_parallel:
             return contextlib.nullcontext()
         return tensor_parallel.get_cuda_rng_tracker().fork()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""PyTorch for CPUs answers as PyTorch for ROCm does, so that programs for AMD GPUs take the way that they take there.
+"""Makes PyTorch for CPUs behave like PyTorch for ROCm, so that programs for AMD GPUs take the same code paths.
 
     from hipkittens.integrations import rocm
 
@@ -9,9 +9,9 @@
         x = torch.randn(64, 4096, device="cuda")
         y = LigerRMSNormFunction.apply(x, weight.cuda(), 1e-6)
 
-`torch.version.hip`, `torch.cuda` and `device="cuda"` are those of the simulated GPU, whose memory is the CPU's: such a tensor says
-that it is on cuda:0, and PyTorch's own operators compute it on the CPU. Triton's kernels run in the simulator
-(hipkittens.integrations.triton), if Triton is installed.
+`torch.version.hip`, `torch.cuda` and `device="cuda"` are those of the simulated GPU, whose memory is the CPU's: such a tensor reports being
+on cuda:0, and PyTorch's own operators compute it on the CPU. Triton's kernels run in the simulator (hipkittens.integrations.triton), if
+Triton is installed.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _active = False
 
 @contextlib.contextmanager
 def active() -> Iterator[None]:
-    """While open, torch says that it is a build for ROCm with one GPU, the one that hipkittens simulates.
+    """Context manager in which torch reports being a ROCm build with one GPU, the one that hipkittens simulates.
 
-    What torch.cuda answers holds for the process, `device="cuda"` for this thread. It is another context's inside itself: the
-    inner one changes nothing. Everything is as before when it ends; tensors that were on "cuda" are then CPU tensors.
+    The answers of torch.cuda hold for the process, `device="cuda"` for this thread. Inside another such context it has no effect.
+    Everything is restored when it ends; tensors that were on "cuda" are then CPU tensors.
 
-    Raises RuntimeError where torch has a GPU of its own, or is a build for ROCm.
+    Raises RuntimeError if torch has a GPU of its own, or is a build for ROCm.
     """
     global _active
     if _active:
@@ -49,7 +49,7 @@ def active() -> Iterator[None]:
             + ("is a build for ROCm" if torch.version.hip is not None else "has a GPU")
             + "; allowed: a torch without one. Simulate kernels on its CPU tensors with hipkittens.simulate"
         )
-    # Remembered for good by their first call, which must not be one from inside.
+    # Cached permanently by their first call, which must not happen inside the context.
     _backend.hip_device_count()
     _device._device_constructors()
     placement = SimulatedPlacement()

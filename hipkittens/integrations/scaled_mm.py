@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Sends the 8-bit products of unmodified PyTorch programs to hipkittens.scaled_matmul and hipkittens.grouped_matmul.
+"""Redirects the 8-bit matrix products of unmodified PyTorch programs to hipkittens.scaled_matmul and hipkittens.grouped_matmul.
 
     from hipkittens.integrations import scaled_mm
 
@@ -7,17 +7,16 @@
         model(x).sum().backward()      # torchao's Float8Linear, F.scaled_mm, torch._scaled_mm, torch._int_mm
 
 While active, aten::_scaled_mm, aten::_scaled_mm_v2 (torch.nn.functional.scaled_mm) and aten::_int_mm, each with its out variant,
-have kernels of ours for CPU tensors and, on a ROCm build of PyTorch, for GPU tensors. So have aten::_scaled_grouped_mm and
-aten::_scaled_grouped_mm_v2 (F.scaled_grouped_mm), which on a CPU PyTorch has not: groups of rows of e4m3 with scales of rows, (M,)
-and (G, N), and what else `grouped_matmul` takes: MXFP8 and MXFP4 on gfx950, with scales swizzled as PyTorch has them (SWIZZLE_32_4_4, for
-each group), which are brought into rows first, or in rows, a's (M, K / 32) and b's (G, N, K / 32). They stand below autograd, which has
-no derivative of these operators.
-torch.compile keeps the operators in its graph and calls them when the graph runs.
+have kernels of ours for CPU tensors and, on a ROCm build of PyTorch, for GPU tensors. So do aten::_scaled_grouped_mm and
+aten::_scaled_grouped_mm_v2 (F.scaled_grouped_mm), which PyTorch does not support on a CPU: groups of rows of e4m3 with scales of rows, (M,)
+and (G, N), and whatever else `grouped_matmul` supports: MXFP8 and MXFP4 on gfx950, with scales in PyTorch's swizzle (SWIZZLE_32_4_4, for
+each group), which are first converted to rows, or in rows, a's (M, K / 32) and b's (G, N, K / 32). They are registered below autograd,
+which has no derivative of these operators. torch.compile keeps the operators in its graph and calls them when the graph runs.
 
-How operands are scaled follows from the shapes and dtypes of their scales, as PyTorch infers it. A call whose meaning no kernel
-has goes on to the kernel that was there before, with one line per reason to logging.getLogger("hipkittens"), level WARNING;
-`passed_on` lists the reasons. Results in an 8-bit format are summed in float32 and converted by PyTorch; scale_result is
-read with those alone, and PyTorch's kernels differ in what it means, so such a call goes on. use_fast_accum changes nothing.
+How operands are scaled follows from the shapes and dtypes of their scales, as PyTorch infers it. Calls that no kernel supports fall back to
+the previous kernel, with one line per reason to logging.getLogger("hipkittens"), level WARNING; `passed_on` lists the reasons. Results in
+an 8-bit format are accumulated in float32 and converted by PyTorch. scale_result is used only with those, and PyTorch's kernels differ in
+what it means, so such a call falls back. use_fast_accum has no effect.
 
 The state belongs to the process, not to a thread; see `sdpa`.
 """
@@ -36,26 +35,26 @@ from ._passing_on import PassOn, Reasons, taking_over
 
 _reasons = Reasons("hipkittens.integrations.scaled_mm")
 _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)
-# By number, of torch.nn.functional.ScalingType and SwizzleType. 2 and its swizzled kin are of NVFP4, which no kernel here has.
+# By number in torch.nn.functional.ScalingType and SwizzleType. 2 and its swizzled variants are NVFP4, which no kernel here supports.
 _SCALINGS = {0: "tensor", 1: "row", 3: "1x32", 4: "1x128", 5: "128x128"}
 _SWIZZLES = {0: None, 1: "32_4_4"}
 
 
 def activate() -> None:
-    """From now on the 8-bit products of this process run on hipkittens where they can. Repeated calls do nothing more."""
+    """From now on the 8-bit matrix products of this process use hipkittens where possible. Repeated calls have no effect."""
     for switch in _switches:
         switch.activate()
 
 
 def restore() -> None:
-    """PyTorch's own kernels again, at once or, inside `active`, when that ends. Repeated calls do nothing more."""
+    """Restores PyTorch's own kernels, at once or, inside `active`, when that ends. Repeated calls have no effect."""
     for switch in _switches:
         switch.restore()
 
 
 @contextlib.contextmanager
 def active() -> Iterator[None]:
-    """activate() while open. Nests; the outermost one ends it, unless activate() was called on its own."""
+    """Context manager for activate(). May be nested; the outermost one restores, unless activate() was called on its own."""
     with contextlib.ExitStack() as stack:
         for switch in _switches:
             stack.enter_context(switch.active())
@@ -67,7 +66,7 @@ def is_active() -> bool:
 
 
 def passed_on() -> list[str]:
-    """Why calls went to PyTorch's own kernels since the last activation; each reason once."""
+    """Why calls fell back to PyTorch's own kernels since the last activation; each reason once."""
     return _reasons()
 
 
@@ -154,7 +153,7 @@ def _scaled_grouped_mm_v2(
 
 
 def _described(of_a, of_b, contraction_dim) -> tuple[tuple[str, str], str | None]:
-    """The recipe of lists of scales, scalings and swizzles, and how both are swizzled."""
+    """The recipe for lists of scales, scalings and swizzles, and how both are swizzled."""
     for name, (scales, _, _) in (("scale_a", of_a), ("scale_b", of_b)):
         if len(scales) != 1:
             raise PassOn(f"{name} has {len(scales)} tensors; kernels take one")
@@ -185,7 +184,7 @@ def _grouped_product(a, b, scale_a, scale_b, recipe, swizzle, offs, bias, out_dt
 
 
 def _rows_of_factors(a, b, scale_a, scale_b, offs, swizzle) -> tuple[torch.Tensor, torch.Tensor]:
-    """(M, K / 32) and (G, K / 32, N) of scales as PyTorch has them."""
+    """(M, K / 32) and (G, K / 32, N) from scales in PyTorch's order."""
     groups, stored, n = b.shape
     columns = length("fp4" if b.dtype in FLOAT4 else "fp8", stored) // 32
     if swizzle is None:
@@ -196,7 +195,7 @@ def _rows_of_factors(a, b, scale_a, scale_b, offs, swizzle) -> tuple[torch.Tenso
     of_a = _rows_of_tiles(scale_a.reshape(1, -1), columns)[0]
     ends = offs.clamp(0, a.shape[0])
     begins = torch.cat((ends.new_zeros(1), ends))
-    tiles = (begins.diff() + 127) // 128  # of each group, which begins with a whole one
+    tiles = (begins.diff() + 127) // 128  # of each group, which begins with a new tile
     first = torch.cat((tiles.new_zeros(1), tiles.cumsum(0))) * 128
     row = torch.arange(a.shape[0], dtype=ends.dtype, device=ends.device)
     group = torch.bucketize(row, ends, right=True)
@@ -208,7 +207,8 @@ def _rows_of_factors(a, b, scale_a, scale_b, offs, swizzle) -> tuple[torch.Tenso
 
 def _rows_of_tiles(scale: torch.Tensor, columns: int) -> torch.Tensor:
     """Bytes (matrices, elements) in tiles of 128 rows by 4 columns, SWIZZLE_32_4_4, as (matrices, rows, columns): byte
-    16 (r % 32) + 4 (r // 32) + c of a tile is that of row r and column c. What fills no row of tiles is left out."""
+    16 (r % 32) + 4 (r // 32) + c of a tile is that of row r and column c. Incomplete rows of tiles are dropped.
+    """
     across = -(-columns // 4)
     down = scale.shape[1] // (512 * across) if across else 0
     tiles = scale.view(torch.uint8)[:, : down * across * 512].reshape(len(scale), down, across, 32, 4, 4)
@@ -226,7 +226,7 @@ def _product(a, b, scale_a, scale_b, recipe, bias, out_dtype, swizzle=None):
 
 
 def _recipe(a, b, scale_a, scale_b) -> tuple[str, str]:
-    """As torch._scaled_mm infers it: the first pair that both scales can be."""
+    """As inferred by torch._scaled_mm: the first pair that both scales fit."""
     if a.dim() != 2 or b.dim() != 2:
         raise PassOn("an operand is no matrix")
     (m, k), n = a.shape, b.shape[1]
@@ -258,7 +258,7 @@ def _recipe(a, b, scale_a, scale_b) -> tuple[str, str]:
     raise PassOn(f"scales of the shapes {tuple(scale_a.shape)} and {tuple(scale_b.shape)} fit no recipe")
 
 
-# Products of groups of 16-bit floats have a module of their own: grouped_mm.
+# Grouped products of 16-bit floats are in a separate module, grouped_mm.
 _switches = [
     taking_over(getattr(operator, overload), name, ours, _reasons)
     for name, ours in (

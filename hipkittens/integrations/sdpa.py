@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""Sends torch.nn.functional.scaled_dot_product_attention of unmodified programs to hipkittens.attention.
+"""Redirects torch.nn.functional.scaled_dot_product_attention of unmodified programs to hipkittens.attention.
 
     from hipkittens.integrations import sdpa
 
     with sdpa.active():                # or sdpa.activate() ... sdpa.restore()
         model(x).sum().backward()      # torch.nn.MultiheadAttention, TransformerEncoderLayer, Transformers, diffusers, ...
 
-While active, aten::scaled_dot_product_attention has a kernel of ours for CPU tensors and, on a ROCm build of PyTorch, for
-GPU tensors. So every caller is met, in Python and in C++, with or without gradients, under autocast, checkpointing and
-torch.compile(fullgraph=True). PyTorch's own registry of flash attention providers knows the same switch by the name
-"hipkittens" (torch.nn.attention.activate_flash_attention_impl). Its hooks alone would not do: PyTorch comes to them after
-its own choice of a kernel, which on a CPU is another operator, without dropout.
+While active, aten::scaled_dot_product_attention has a kernel of ours for CPU tensors and, on a ROCm build of PyTorch, for GPU tensors. It
+covers every caller, in Python and in C++, with or without gradients, under autocast, checkpointing and torch.compile(fullgraph=True).
+PyTorch's own registry of flash attention providers offers the same switch under the name "hipkittens"
+(torch.nn.attention.activate_flash_attention_impl). Its hooks alone would not suffice: PyTorch calls them after choosing a kernel, which on
+a CPU is another operator, without dropout.
 
-A call whose meaning no kernel has goes on to PyTorch's own implementation, with one line per reason to
-logging.getLogger("hipkittens"), level WARNING; `passed_on` lists the reasons.
+Calls that no kernel supports fall back to PyTorch's own implementation, with one line per reason to logging.getLogger("hipkittens"), level
+WARNING; `passed_on` lists the reasons.
 
 The state belongs to the process, not to a thread. Change it while no other thread calls attention or compiles.
 """
@@ -45,20 +45,21 @@ class _State:
 
 
 def activate(*, read_masks: bool = True) -> None:
-    """From now on F.scaled_dot_product_attention of this process runs on hipkittens where it can. Repeated calls do nothing more.
+    """From now on F.scaled_dot_product_attention of this process uses hipkittens where possible. Repeated calls have no effect.
 
-    read_masks   Masks that are no key padding by their shape are looked at: a diagonal, or padding with a diagonal, has
-                 kernels. On a GPU that waits for the device; False sends them on to PyTorch unread.
+    read_masks   Inspect the values of masks that are not key padding by their shape: a diagonal, or padding with a diagonal, has kernels.
+    On
+                 a GPU this waits for the device; False makes such calls fall back to PyTorch unread.
 
-    PyTorch's fused inference path of torch.nn.MultiheadAttention and TransformerEncoderLayer, which calls no attention
-    operator, is off meanwhile (torch.backends.mha). Programs that torch.compile made before are compiled again.
+    PyTorch's fused inference path of torch.nn.MultiheadAttention and TransformerEncoderLayer, which calls no attention operator, is off
+    meanwhile (torch.backends.mha). Programs that torch.compile compiled before are compiled again.
     """
     _State.read_masks = read_masks
     _switch.activate()
 
 
 def restore() -> None:
-    """PyTorch's own attention again, at once or, inside `active`, when that ends. Repeated calls do nothing more."""
+    """Restores PyTorch's own attention, at once or, inside `active`, when that ends. Repeated calls have no effect."""
     _switch.restore()
     if torch_attention.current_flash_attention_impl() == NAME and hasattr(
         torch_attention, "restore_flash_attention_impl"
@@ -68,7 +69,7 @@ def restore() -> None:
 
 @contextlib.contextmanager
 def active(*, read_masks: bool = True) -> Iterator[None]:
-    """activate() while open. Nests; the outermost one ends it, unless activate() was called on its own."""
+    """Context manager for activate(). May be nested; the outermost one restores, unless activate() was called on its own."""
     before, _State.read_masks = _State.read_masks, read_masks
     try:
         with _switch.active():
@@ -82,7 +83,7 @@ def is_active() -> bool:
 
 
 def passed_on() -> list[str]:
-    """Why calls went to PyTorch's own implementation since the last activation; each reason once."""
+    """Why calls fell back to PyTorch's own implementation since the last activation; each reason once."""
     return _reasons()
 
 
@@ -97,7 +98,7 @@ def _leave() -> None:
 
 
 class _Provider:
-    """What PyTorch's registry of flash attention providers holds while it has us active."""
+    """The entry in PyTorch's registry of flash attention providers while we are active there."""
 
     def remove(self) -> None:
         _switch.restore()
@@ -192,7 +193,7 @@ def _check_heads(query, key, value, enable_gqa: bool) -> None:
 
 
 def _with_four_dimensions(tensor, width: int):
-    """(batch, length, heads, width): a view, unless the head size grows or many leading dimensions have no common stride."""
+    """(batch, length, heads, width): a view, unless the head size is padded or many leading dimensions have no common stride."""
     if tensor.shape[-1] != width:
         tensor = torch.nn.functional.pad(tensor, (0, width - tensor.shape[-1]))
     if tensor.dim() > 4:
@@ -203,7 +204,7 @@ def _with_four_dimensions(tensor, width: int):
 
 
 def _read(mask, lead: tuple[int, ...], heads: int, length: int, keys: int):
-    """(diagonal, hidden) of `attend` that say exactly what the mask says."""
+    """(diagonal, hidden) of `attend` that are equivalent to the mask."""
     if mask.requires_grad:
         raise PassOn("attn_mask requires a gradient")
     try:

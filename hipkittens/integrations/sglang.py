@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""SGLang's RMSNorm on hipkittens, as a general plugin of SGLang's named hipkittens:
+"""SGLang's RMSNorm on hipkittens, as a general plugin of SGLang named hipkittens:
 
     SGLANG_PLUGINS=hipkittens python -m sglang.launch_server --model-path MODEL
 
-SGLang runs every general plugin that is installed unless SGLANG_PLUGINS lists some. This one does nothing unless it is listed there: to
-have the package installed changes no SGLang. What the norm has that ours has not goes to SGLang's own method, call by call: statistics of
+SGLang runs every installed general plugin unless SGLANG_PLUGINS lists some. This one does nothing unless it is listed there: installing the
+package does not change SGLang. Features of the norm that ours does not have fall back to SGLang's own method, call by call: statistics of
 some columns, a rounding before the weight, a residual kept in float32, results of another dtype, a second summand, no rows.
 
 There is no attention backend, and no other layer. Written against sglang/srt/plugins/__init__.py, plugins/hook_registry.py and
@@ -22,20 +22,20 @@ import torch
 from .._log import log
 from ..norm import rms_norm
 
-# What a ROCm build dispatches RMSNorm to: with SGLANG_USE_AITER the second, or else the first.
+# The methods to which a ROCm build dispatches RMSNorm: the second with SGLANG_USE_AITER, otherwise the first.
 METHODS = ("forward_hip", "forward_aiter")
 _registered = False
 
 
 def plugin() -> None:
-    """What SGLang calls in each of its processes: `register`, if SGLANG_PLUGINS names hipkittens."""
+    """Entry point that SGLang calls in each of its processes: `register`, if SGLANG_PLUGINS lists hipkittens."""
     if "hipkittens" in [name.strip() for name in os.environ.get("SGLANG_PLUGINS", "").split(",")]:
         log.info("SGLang's RMSNorm is hipkittens', which has not run with SGLang itself")
         register()
 
 
 def register() -> None:
-    """Hooks the norm's methods; SGLang puts the hooks in place when its plugins have run. Repeated calls do nothing more."""
+    """Hooks the norm's methods; SGLang installs the hooks once its plugins have run. Repeated calls have no effect."""
     global _registered
     if _registered:
         return
@@ -54,7 +54,7 @@ def norm(
     *others: Any,
     **options: Any,
 ) -> Any:
-    """RMSNorm with the residual added in the same pass, or `theirs`, SGLang's method, where ours does not do what it does."""
+    """RMSNorm with the residual added in the same pass, or `theirs`, SGLang's method, if ours does not support the call."""
     given = [value for value in (*others, *options.values()) if value is not None]
     has_more = any(
         getattr(layer, name, None)

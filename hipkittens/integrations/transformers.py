@@ -5,10 +5,10 @@
     model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.bfloat16, attn_implementation="hipkittens")
     hipkittens.patch(model)          # norms and rotary embeddings of this model too; hipkittens.unpatch(model) undoes it
 
-Importing this module registers the attention function and its masks under the name "hipkittens". Without the masks
-Transformers would hand over no padding, and say nothing.
+Importing this module registers the attention function and its masks under the name "hipkittens". Without the masks Transformers would
+silently pass no padding.
 
-For who comes from Liger: apply_to_llama and its sisters take the arguments of apply_liger_kernel_to_llama.
+For users of Liger: apply_to_llama and similar functions accept the arguments of apply_liger_kernel_to_llama.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _apply(
 
 
 class _ApplyTo:
-    """One family of models, and the function that patches it; the subclasses have Liger's argument names."""
+    """One family of models and the function that patches it; subclasses have Liger's argument names."""
 
     def __init__(self, name: str, title: str, activation: str, family: str | None = None) -> None:
         self.__name__ = self.__qualname__ = f"apply_to_{name}"
@@ -164,8 +164,9 @@ def apply_to_bert(
     attention: bool = True,
     linear: bool = False,
 ) -> PatchReport:
-    """hipkittens.patch(model) for BERT. It has no classes of its own that could be replaced for later models, so model is
-    needed: ValueError without."""
+    """hipkittens.patch(model) for BERT. BERT has no classes of its own that could be replaced for later models, so model is
+    required: ValueError without it.
+    """
     if model is None:
         raise ValueError(
             "hipkittens.integrations.transformers.apply_to_bert: model is None; BERT's norms are torch.nn.LayerNorm, which "

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: MIT
-"""Runs unmodified Triton kernels on the simulated GPUs: Triton compiles for AMD without one, and launches through the
-simulator's HIP driver API.
+"""Runs unmodified Triton kernels on the simulated GPUs: Triton compiles for AMD without one, and launches through the simulator's HIP
+driver API.
 
     from hipkittens.integrations import triton as simulated
 
     with simulated.active(), hipkittens.simulate("gfx950"):
         add_kernel[grid](x, y, out, n, BLOCK=1024)     # x, y, out: CPU tensors
 
-Triton itself is not changed: its AMD driver is pointed to libhipkittens_simulator.so (as TRITON_LIBHIP_PATH would), and what
-it asks of torch.cuda is answered by the simulated device. A launch may touch the storages of its tensor arguments.
+Triton itself is not changed: its AMD driver is pointed to libhipkittens_simulator.so (as TRITON_LIBHIP_PATH would), and its queries to
+torch.cuda are answered by the simulated device. A launch may access the storages of its tensor arguments.
 
-Meanwhile `@triton.autotune`, `triton.testing.do_bench` and `do_bench_cudagraph` get *modelled* times: a function runs once, and
-its time is the sum of its launches' in the cycle model (hipkittens.timing; MI300X for gfx942, MI355X for gfx950). No time is
-measured, all statistics of one function are equal, and configurations chosen so are forgotten when the context ends.
+Meanwhile `@triton.autotune`, `triton.testing.do_bench` and `do_bench_cudagraph` get *modelled* times: a function runs once, and its time is
+the sum of its launches' in the cycle model (hipkittens.timing; MI300X for gfx942, MI355X for gfx950). No time is measured, all statistics
+of one function are equal, and configurations chosen this way are forgotten when the context ends.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from .. import _backend, _installation
 from . import _triton_benchmark
 from ._simulated_device import SimulatedLibrary
 
-# Triton wants a file of this name.
+# Triton requires a file of this name.
 _LIBRARY_NAME = "libamdhip64.so"
 _MOST_WORK_ITEMS = 1024  # of a workgroup: maxThreadsPerBlock of both targets
 
 
 class TooManyWarps(OutOfResources):
-    """A kernel of more warps than a workgroup of an AMD GPU holds. As for any OutOfResources, autotuning leaves the configuration."""
+    """A kernel with more warps than a workgroup of an AMD GPU can have. As for any OutOfResources, autotuning discards the configuration."""
 
     def __init__(self, kernel: str, warps: int, warp_size: int) -> None:
         super().__init__(warps * warp_size, _MOST_WORK_ITEMS, "threads")
@@ -57,13 +57,13 @@ class TooManyWarps(OutOfResources):
 
 
 class SimulatedDriver(amd.HIPDriver):
-    """Triton's AMD driver on the device that hipkittens simulates (HIPKITTENS_ARCH, or inside hipkittens.simulate)."""
+    """Triton's AMD driver for the device that hipkittens simulates (HIPKITTENS_ARCH, or inside hipkittens.simulate)."""
 
     def __init__(self) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="hipkittens")
         path = Path(self._directory.name) / _LIBRARY_NAME
         path.symlink_to(_installation.SIMULATOR)
-        # The base class asks torch.cuda, which has no device here.
+        # The base class queries torch.cuda, which has no device here.
         with knobs.amd.scope():
             knobs.amd.libhip_path = str(path)
             amd._get_path_to_hip_runtime_dylib.cache_clear()
@@ -127,10 +127,10 @@ class SimulatedDriver(amd.HIPDriver):
 
     @_backend.interruptible
     def _explained(self, function: Any, *arguments: Any) -> Any:
-        """Triton's errors say HIP's code; the simulator knows kernel, lane, instruction and address."""
+        """Triton's errors contain only HIP's code; the simulator knows kernel, lane, instruction and address."""
         try:
             return function(*arguments)
-        # Triton goes on to its exit hook with HIP's error set, which Python then calls a SystemError.
+        # Triton continues to its exit hook with HIP's error set, which Python then reports as a SystemError.
         except (RuntimeError, SystemError) as error:
             raise RuntimeError(
                 f"{error.__cause__ or error}\n{self._simulator.library.hipkittens_last_error().decode()}"
@@ -150,14 +150,14 @@ def activate() -> None:
 
 
 def restore() -> None:
-    """Triton chooses a driver by itself again, and measures its benchmarks."""
+    """Lets Triton choose a driver by itself again, and measure its benchmarks."""
     triton_driver._active = None
     _triton_benchmark.remove()
 
 
 @contextlib.contextmanager
 def active() -> Iterator[None]:
-    """activate() while open; the driver that was active before comes back."""
+    """Context manager for activate(); the previously active driver is restored afterwards."""
     before, was_installed = triton_driver._active, _triton_benchmark.is_installed()
     activate()
     try:

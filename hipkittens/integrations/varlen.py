@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""Sends torch.nn.attention.varlen.varlen_attn of unmodified programs to hipkittens.attention_varlen and attention_paged.
+"""Redirects torch.nn.attention.varlen.varlen_attn of unmodified programs to hipkittens.attention_varlen and attention_paged.
 
     from hipkittens.integrations import varlen
 
     with varlen.active():                # or varlen.activate() ... varlen.restore()
         loss = model(tokens, cu_seqlens) # TorchTitan's variable-length attention calls varlen_attn
 
-PyTorch has no varlen_attn for CPU tensors; ours runs in the simulator. While active, torch_attn::_varlen_attn has a kernel of
-ours for CPU tensors and, on a ROCm build of PyTorch, for GPU tensors, under torch.compile too. A cache in pages (block_table), or one
-that is partly filled (seqused_k), is `attention_paged`'s, for heads of 64, 128 and 256. num_splits=1, PyTorch's batch invariance, is
-`hipkittens.batch_invariant`'s; another number of packed sequences is refused with NotImplementedError. varlen_attn_out stays
-PyTorch's.
+PyTorch has no varlen_attn for CPU tensors; ours runs in the simulator. While active, torch_attn::_varlen_attn has a kernel of ours for CPU
+tensors and, on a ROCm build of PyTorch, for GPU tensors, under torch.compile too. A paged cache (block_table), or one that is partly
+filled (seqused_k), uses `attention_paged`, for heads of 64, 128 and 256. num_splits=1, PyTorch's batch invariance, corresponds to
+`hipkittens.batch_invariant`; any other number with packed sequences is refused with NotImplementedError. varlen_attn_out remains PyTorch's.
 
-PyTorch 2.10 and later. The state belongs to the process, not to a thread; see `sdpa`.
+Requires PyTorch 2.10 or later. The state belongs to the process, not to a thread; see `sdpa`.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ _operator = torch.ops.torch_attn._varlen_attn.default
 
 
 def activate() -> None:
-    """From now on varlen_attn of this process runs on hipkittens. Repeated calls do nothing more."""
+    """From now on varlen_attn of this process uses hipkittens. Repeated calls have no effect."""
     _switch.activate()
 
 
 def restore() -> None:
-    """PyTorch's own varlen_attn again, at once or, inside `active`, when that ends."""
+    """Restores PyTorch's own varlen_attn, at once or, inside `active`, when that ends."""
     _switch.restore()
 
 
 def active() -> contextlib.AbstractContextManager[None]:
-    """activate() while open. Nests."""
+    """Context manager for activate(); may be nested."""
     return _switch.active()
 
 
@@ -60,7 +59,7 @@ def _varlen_attn(*values: Any, **named: Any):
         raise ValueError(f"{WHERE}: num_splits is {splits}; it must be None or at least 1")
     with batch_invariant() if splits == 1 else contextlib.nullcontext():
         out, lse = _attend(arguments)
-    # PyTorch's backward takes the state of a dropout that there is none of.
+    # PyTorch's backward expects a dropout state, although there is no dropout.
     return out, lse, torch.zeros(2, dtype=torch.uint64, device=arguments["query"].device)
 
 

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""vLLM's attention, experts, RMSNorm and RotaryEmbedding on hipkittens, as a general plugin of vLLM's named hipkittens:
+"""vLLM's attention, experts, RMSNorm and RotaryEmbedding on hipkittens, as a general plugin of vLLM named hipkittens:
 
     VLLM_PLUGINS=hipkittens vllm serve MODEL --attention-backend CUSTOM \\
         --compilation-config '{"custom_ops": ["+rms_norm", "+rotary_embedding", "+unquantized_fused_moe", "+fp8_fused_moe", "+mxfp4_fused_moe"]}'
 
-vLLM runs every general plugin that is installed unless VLLM_PLUGINS lists some. This one does nothing unless it is listed there: to have
-the package installed changes no vLLM. Programs may call `register` themselves instead. vLLM calls custom operators only where they are
-enabled, as above.
+vLLM runs every installed general plugin unless VLLM_PLUGINS lists some. This one does nothing unless it is listed there: installing the
+package does not change vLLM. Programs may call `register` themselves instead. vLLM calls custom operators only where they are enabled, as
+above.
 
-The attention backend, of `vllm_attention`, is registered as AttentionBackendEnum.CUSTOM unless another plugin is, and computes where vLLM
-is told to take that. Experts are those of `vllm_experts` and `vllm_scaled_experts`. Under VLLM_BATCH_INVARIANT
-`hipkittens.set_batch_invariant` is on. What vLLM's Qwen3-Next decodes with is in `vllm_delta_rule`.
+The attention backend, from `vllm_attention`, is registered as AttentionBackendEnum.CUSTOM unless another plugin has registered one, and is
+used where vLLM is told to use CUSTOM. Experts are those of `vllm_experts` and `vllm_scaled_experts`. Under VLLM_BATCH_INVARIANT
+`hipkittens.set_batch_invariant` is on. The functions with which vLLM's Qwen3-Next decodes are in `vllm_delta_rule`.
 
 Written against vLLM 0.33.0, whose own classes run with it in the simulator (tests/oracles/test_vllm_layers.py). **It has never run in a
 vLLM server on a GPU.**
@@ -30,7 +30,7 @@ _registered = False
 
 
 def plugin() -> None:
-    """What vLLM calls in each of its processes: `register`, if VLLM_PLUGINS names hipkittens."""
+    """Entry point that vLLM calls in each of its processes: `register`, if VLLM_PLUGINS lists hipkittens."""
     if "hipkittens" in [name.strip() for name in os.environ.get("VLLM_PLUGINS", "").split(",")]:
         log.info(
             "vLLM's CUSTOM attention, RMSNorm, RotaryEmbedding and experts are hipkittens', which have not run in a vLLM server"
@@ -39,8 +39,9 @@ def plugin() -> None:
 
 
 def register() -> None:
-    """Replaces the classes for every model built from now on in this process, and registers the attention backend. Repeated calls do
-    nothing more."""
+    """Replaces the classes for every model built from now on in this process, and registers the attention backend. Repeated calls have no
+    effect.
+    """
     global _registered
     if _registered:
         return
@@ -56,7 +57,7 @@ def register() -> None:
         def forward_cuda(self, x, residual=None):
             if (
                 self.variance_size_override is not None
-            ):  # the mean of squares of some columns: vLLM's own, as always
+            ):  # the mean of squares of some columns: vLLM's own method
                 return self.forward_native(x, residual)
             weight = self.weight.data if self.has_weight else None
             return rms_norm(
@@ -83,7 +84,7 @@ def register() -> None:
 
         forward_hip = forward_cpu = forward_oot = forward_cuda
 
-    # register_oot names operators by their classes; "+rms_norm" and "+rotary_embedding" are to enable ours, as they do vLLM's.
+    # register_oot names operators by their classes; "+rms_norm" and "+rotary_embedding" are to enable ours, like vLLM's.
     HipKittensRMSNorm.name, HipKittensRotaryEmbedding.name = RMSNorm.name, RotaryEmbedding.name
     from .vllm_experts import register as register_experts
     from .vllm_scaled_experts import register as register_scaled_experts
@@ -94,7 +95,7 @@ def register() -> None:
 
 
 def _register_attention() -> None:
-    """By its path, as vLLM wants it: the module is imported when vLLM takes the backend."""
+    """Registers it by its path, as vLLM expects: the module is imported when vLLM selects the backend."""
     from vllm import envs
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 

@@ -3,14 +3,14 @@
 
     VLLM_PLUGINS=hipkittens vllm serve MODEL --attention-backend CUSTOM
 
-Decoding, prompts in chunks and both in one batch are one call for each layer, by `cache_write` before it. The caches are vLLM's, in every
-layout of its (KVCacheLayout) and blocks of a multiple of 8 tokens: of 16 bits, of 8-bit floats with a scale of the layer ("fp8", "fp8_e4m3",
-encoded as the target does), and of 8-bit floats or integers with a scale for each token and head ("fp8_per_token_head",
-"int8_per_token_head"). Windows, softcaps, ALiBi, sinks, attention that is not causal and encoders (`attention_varlen`) are served; what is
-not, such as cross-attention, is refused when a layer is built, or by `validate_configuration`, which vLLM asks before.
+Decoding, chunked prefill and mixed batches are one call per layer, preceded by `cache_write`. The caches are vLLM's, in each of its layouts
+(KVCacheLayout), with blocks of a multiple of 8 tokens: of 16 bits, of 8-bit floats with a scale of the layer ("fp8", "fp8_e4m3", in the
+target's encoding), and of 8-bit floats or integers with a scale for each token and head ("fp8_per_token_head", "int8_per_token_head").
+Windows, softcaps, ALiBi, sinks, attention that is not causal and encoders (`attention_varlen`) are supported. Anything else, such as
+cross-attention, is refused when a layer is built, or by `validate_configuration`, which vLLM calls first.
 
 Written against vLLM 0.33.0, whose own classes run it in the simulator (tests/oracles/test_vllm_attention.py). **It has never run in a
-vLLM server on a GPU.** Importing needs vLLM.
+vLLM server on a GPU.** Importing requires vLLM.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from ..paged_attention import HEAD_SIZES, attention_paged
 from ._vllm_targets import is_of_targets
 
 _WHERE = "hipkittens.integrations.vllm_attention"
-# vLLM's names of caches: of 16 bits, of 8-bit codes with a scale of the layer, and of codes with one for each token and head.
+# vLLM's names of caches: 16 bits, 8-bit values with a scale of the layer, and with a scale for each token and head.
 _PLAIN = {"auto": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _SCALED = {"fp8": torch.uint8, "fp8_e4m3": torch.uint8}
 _SCALED_BY_TOKEN = {"fp8_per_token_head": torch.uint8, "int8_per_token_head": torch.int8}
-_SCALE_BYTES = 4  # a float32 behind the codes of a key, and of a value
+_SCALE_BYTES = 4  # a float32 after the quantized key, and after the value
 _ENCODERS = (AttentionType.ENCODER, AttentionType.ENCODER_ONLY)
 _KINDS = (AttentionType.DECODER, *_ENCODERS)
-_BLOCK_TOKENS = 8  # pages are looked up for so many keys at once
+_BLOCK_TOKENS = 8  # pages are looked up for this many keys at once
 
 
 @dataclass
 class HipKittensAttentionMetadata(AttentionMetadata):
     """What the layers of a step share: fields of vLLM's CommonAttentionMetadata, with its block table and slots of one group of caches.
 
-    query_start_loc  int32 (requests + 1,); seq_lens int32 (requests,): keys, the new tokens' among them
-    block_table      int32 (requests, blocks of a request); slot_mapping int64 (tokens,), -1 where nothing is to be written
+    query_start_loc  int32 (requests + 1,); seq_lens int32 (requests,): the number of keys, including those of the new tokens
+    block_table      int32 (requests, blocks per request); slot_mapping int64 (tokens,), -1 where nothing is to be written
     causal           False: tokens see all keys of their request
     """
 
@@ -76,8 +76,9 @@ class HipKittensAttentionMetadataBuilder(AttentionMetadataBuilder[HipKittensAtte
     def build(
         self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False
     ) -> HipKittensAttentionMetadata:
-        """Raises NotImplementedError for batches that `validate_configuration` would have refused: causal requests beside others, images
-        whose tokens see each other, windows that spare a prefix."""
+        """Raises NotImplementedError for batches that `validate_configuration` would have refused: causal requests mixed with others,
+        images whose tokens see each other, windows that exempt a prefix.
+        """
         common = common_attn_metadata
         refused = {
             "causal is a tensor, a choice for each request": isinstance(common.causal, torch.Tensor),
@@ -107,7 +108,7 @@ class HipKittensAttentionMetadataBuilder(AttentionMetadataBuilder[HipKittensAtte
 
 
 class HipKittensAttentionBackend(AttentionBackend):
-    """What vLLM asks before it builds layers. Caches of 0.33 are (blocks, key heads, block_size, content) in any order of memory."""
+    """What vLLM queries before it builds layers. Caches of 0.33 are (blocks, key heads, block_size, content) in any memory order."""
 
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16]
     supported_kv_cache_dtypes: ClassVar[list[Any]] = [*_PLAIN, *_SCALED, *_SCALED_BY_TOKEN]
@@ -135,7 +136,7 @@ class HipKittensAttentionBackend(AttentionBackend):
 
     @classmethod
     def customize_spec(cls, spec: Any) -> Any:
-        """A key's content with a scale for each token and head: its codes, their float32 scale, and the same of the value."""
+        """A key's content with a scale for each token and head: its quantized values, their float32 scale, and the same for the value."""
         if spec.state_content_bytes is not None or not spec.kv_quant_mode.is_per_token_head:
             return spec
         return replace(spec, state_content_bytes=spec.head_size + spec.head_size_v + 2 * _SCALE_BYTES)
@@ -158,7 +159,7 @@ class HipKittensAttentionBackend(AttentionBackend):
 
     @classmethod
     def supports_batch_invariance(cls) -> bool:
-        """Where `hipkittens.set_batch_invariant` is on, as `vllm.register` sets it under VLLM_BATCH_INVARIANT."""
+        """True while `hipkittens.set_batch_invariant` is on, as `vllm.register` sets it under VLLM_BATCH_INVARIANT."""
         return is_batch_invariant()
 
     @classmethod
@@ -176,12 +177,12 @@ class HipKittensAttentionBackend(AttentionBackend):
 
 
 class HipKittensAttentionImpl(AttentionImpl[HipKittensAttentionMetadata]):
-    """A layer's attention. Arguments are vLLM's; NotImplementedError says what no kernel has.
+    """A layer's attention. Arguments are vLLM's; raises NotImplementedError for those that no kernel supports.
 
     num_heads, num_kv_heads  of this rank; the first a multiple of the second
     head_size       64, 128 or 256
     alibi_slopes    one for each head; distances are flash-attn's
-    sliding_window  keys a token sees, itself among them; to both sides where attention is not causal
+    sliding_window  keys a token sees, including itself; to both sides if attention is not causal
     sinks           (num_heads,)
     """
 
@@ -240,8 +241,9 @@ class HipKittensAttentionImpl(AttentionImpl[HipKittensAttentionMetadata]):
         output_scale: torch.Tensor | None = None,
         output_block_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Writes output, (tokens, num_heads, head_size) as query, and returns it. The tokens' keys are in the cache already; rows of no
-        request stay as they are. Without metadata, when vLLM measures memory, output is zeros."""
+        """Writes output, (tokens, num_heads, head_size) as query, and returns it. The tokens' keys are in the cache already; rows that
+        belong to no request are unchanged. Without metadata, when vLLM measures memory, output is zeros.
+        """
         if output_scale is not None or output_block_scale is not None:
             raise NotImplementedError(
                 f"{_WHERE}: output_scale or output_block_scale is given; outputs of 16 bits are allowed, turn the fusion of "
@@ -249,7 +251,7 @@ class HipKittensAttentionImpl(AttentionImpl[HipKittensAttentionMetadata]):
             )
         if attn_metadata is None:
             return output.fill_(0)
-        encoder = self.attn_type in _ENCODERS  # which has no cache, and sees all of its keys
+        encoder = self.attn_type in _ENCODERS  # it has no cache, and sees all of its keys
         causal = attn_metadata.causal and not encoder
         terms: dict[str, Any] = {
             "causal": causal,
@@ -281,7 +283,7 @@ class HipKittensAttentionImpl(AttentionImpl[HipKittensAttentionMetadata]):
         kv_cache: torch.Tensor,
         slot_mapping: torch.Tensor,
     ) -> None:
-        """Writes keys and values, (tokens, num_kv_heads, head_size), into their slots; nothing for an encoder."""
+        """Writes keys and values, (tokens, num_kv_heads, head_size), into their slots; does nothing for an encoder."""
         if self.attn_type in _ENCODERS or kv_cache.numel() == 0:
             return
         keys, values, key_scales, value_scales = self._caches(kv_cache)
@@ -293,14 +295,15 @@ class HipKittensAttentionImpl(AttentionImpl[HipKittensAttentionMetadata]):
             }
         elif self.kv_cache_dtype in _SCALED:
             scales = {"k_scale": layer._k_scale, "v_scale": layer._v_scale}
-        tokens = slot_mapping.shape[0]  # what is behind them fills a batch up
+        tokens = slot_mapping.shape[0]  # rows past them are padding of the batch
         cache_write(key[:tokens], value[:tokens], keys, values, slot_mapping, layout="hnd", **scales)
 
     def _caches(
         self, kv_cache: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        """Keys and values, (blocks, num_kv_heads, block_size, head_size), and where each has a scale of its own those, (blocks, num_kv_heads,
-        block_size), of vLLM's cache: views of it."""
+        """Views of vLLM's cache: keys and values, (blocks, num_kv_heads, block_size, head_size), and with per-key scales those as well,
+        (blocks, num_kv_heads, block_size).
+        """
         size, name = self.head_size, self.kv_cache_dtype
         by_token = _SCALED_BY_TOKEN.get(name)
         content = 2 * size if by_token is None else 2 * (size + _SCALE_BYTES)

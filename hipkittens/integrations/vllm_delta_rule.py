@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""The functions that vLLM's Qwen3-Next decodes with, by vLLM's names and orders of arguments: its two gated delta rules over a pool of
-states, and the order of its projection's columns.
+"""The functions with which vLLM's Qwen3-Next decodes, by vLLM's names and argument orders: its two gated delta rules over a pool of states,
+and the reordering of its projection's columns.
 
     from hipkittens.integrations.vllm_delta_rule import fused_sigmoid_gating_delta_rule_update
 
 Written against vllm/model_executor/layers/fla/ops and models/qwen3_next.py (github.com/vllm-project/vllm, of 2026). **None has run with
-vLLM itself.** States are (slots, HV, K, V), or with state_v_first, which vLLM has not, (slots, HV, V, K).
+vLLM itself.** States are (slots, HV, K, V), or with state_v_first, which vLLM does not have, (slots, HV, V, K).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
     "fused_sigmoid_gating_delta_rule_update",
 ]
 
-# From here on log(1 + e^x) is x in float32: e^-17 is less than half a rounding of 17.
+# From this value on log(1 + e^x) is x in float32: e^-17 is less than half a unit in the last place of 17.
 _SMALLEST_THRESHOLD = 17.0
 
 
@@ -44,7 +44,7 @@ def fused_recurrent_gated_delta_rule(
     *,
     state_v_first: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(o, initial_state): `hipkittens.gated_delta_step`, which changes the states of the pool initial_state in place.
+    """(o, initial_state): `hipkittens.gated_delta_step`, which updates the states of the pool initial_state in place.
 
     ssm_state_indices is its state_indices and num_accepted_tokens its accepted; without beta it is 1. Raises NotImplementedError for
     inplace_final_state=False.
@@ -84,9 +84,9 @@ def fused_sigmoid_gating_delta_rule_update(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same with the gates in the kernel: g = -exp(A_log) softplus(a + dt_bias), and sigmoid(b) for beta.
 
-    a and b hold one number for each token and head of v, in any shape; with is_kda, which is `hipkittens.kimi_delta_step`, a and dt_bias
-    hold one for each channel of the key. beta and threshold are softplus', which has kernels for 1 and for thresholds that float32
-    cannot tell from none (17 and above). Raises NotImplementedError for others.
+    a and b contain one number for each token and head of v, in any shape; with is_kda, which is `hipkittens.kimi_delta_step`, a and dt_bias
+    contain one for each channel of the key. beta and threshold are those of softplus, which has kernels for 1 and for thresholds that
+    float32 cannot distinguish from none (17 and above). Raises NotImplementedError for others.
     """
     where = "hipkittens.integrations.vllm_delta_rule.fused_sigmoid_gating_delta_rule_update"
     state = _pool(where, initial_state, inplace_final_state)
@@ -124,11 +124,12 @@ def fused_qkvzba_split_reshape_cat(
     head_qk: int,
     head_v: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(mixed_qkv, z, b, a) of Qwen3-Next's two projections, whose columns are sorted by heads of q.
+    """(mixed_qkv, z, b, a) from Qwen3-Next's two projections, whose columns are grouped by heads of q.
 
-    mixed_qkvz (tokens, columns) holds for each head of q: q, k (head_qk each), v and z of its heads of v (head_v each); mixed_ba for
-    each head of q the b and then the a of its heads of v. mixed_qkv (tokens, ..) has all of q, then k, then v, as the causal convolution
-    takes it; z is (tokens, num_heads_v, head_v), b and a are (tokens, num_heads_v), all contiguous. PyTorch's copies, not one launch.
+    mixed_qkvz (tokens, columns) contains for each head of q: q, k (head_qk each), v and z of its heads of v (head_v each); mixed_ba for
+    each head of q the b and then the a of its heads of v. mixed_qkv (tokens, ..) contains all of q, then k, then v, as the causal
+    convolution expects it; z is (tokens, num_heads_v, head_v), b and a are (tokens, num_heads_v), all contiguous. Uses PyTorch copies, not
+    a single launch.
     """
     where = "hipkittens.integrations.vllm_delta_rule.fused_qkvzba_split_reshape_cat"
     if num_heads_qk < 1 or num_heads_v % num_heads_qk:

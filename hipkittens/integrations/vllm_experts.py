@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""vLLM's unquantised experts on hipkittens.moe, which `vllm.register` puts in place of its own where they are enabled:
+"""vLLM's unquantized experts on hipkittens.moe, which `vllm.register` substitutes for vLLM's own where they are enabled:
 
     VLLM_PLUGINS=hipkittens vllm serve MODEL --compilation-config '{"custom_ops": ["+unquantized_fused_moe"]}'
 
-bfloat16 and float16, biases, expert parallelism by vLLM's expert_map; silu, gelu and gpt-oss' swiglu. What is not, such as LoRA, a limit
-of silu, activations without a gate and data parallelism, stays with the kernels that vLLM chooses. Quantised weights: vllm_scaled_experts.
+Supports bfloat16 and float16, biases, expert parallelism by vLLM's expert_map; silu, gelu and gpt-oss' swiglu. Anything else, such as LoRA,
+a limit of silu, activations without a gate and data parallelism, remains with the kernels that vLLM chooses. For quantized weights see
+vllm_scaled_experts.
 
-Written against vLLM 0.33.0, whose modular kernel runs it in the simulator (tests/oracles/test_vllm_experts.py). **It has never run in a vLLM
-server on a GPU.** Importing needs vLLM.
+Written against vLLM 0.33.0, whose modular kernel runs it in the simulator (tests/oracles/test_vllm_experts.py). **It has never run in a
+vLLM server on a GPU.** Importing requires vLLM.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ..experts import moe
 from ._vllm_targets import is_of_targets
 
 _DTYPES = (torch.bfloat16, torch.float16)
-# vLLM's activations: ours, and whether rows of the gate and of what it multiplies take turns.
+# vLLM's activations: ours, and whether rows of the gate and of the other half are interleaved.
 _ACTIVATIONS = {
     MoEActivation.SILU: ("silu", False),
     MoEActivation.GELU: ("gelu", False),
@@ -42,7 +43,7 @@ _ACTIVATIONS = {
 
 
 class HipKittensExperts(FusedMoEExpertsModular):
-    """Both products, the gate, and the sum over a token's choices. Weights as vLLM loads them: (experts, 2 I, H) and (experts, H, I)."""
+    """Both GEMMs, the gate, and the sum over a token's choices. Weights as vLLM loads them: (experts, 2 I, H) and (experts, H, I)."""
 
     @staticmethod
     def activation_format() -> FusedMoEActivationFormat:
@@ -50,7 +51,7 @@ class HipKittensExperts(FusedMoEExpertsModular):
 
     @staticmethod
     def is_supported_config(cls: Any, moe_config: Any, *others: Any, **more: Any) -> tuple[bool, str | None]:
-        """vLLM's own questions, and ours about the dtype and a limit of the gate."""
+        """vLLM's own checks, and ours of the dtype and of a limit of the gate."""
         if moe_config.in_dtype not in _DTYPES:
             return False, f"kernel does not support {moe_config.in_dtype}"
         limit, of_swiglu = moe_config.swiglu_limit, moe_config.activation == MoEActivation.SWIGLUOAI
@@ -121,21 +122,22 @@ class HipKittensExperts(FusedMoEExpertsModular):
         output.copy_(result)
 
     def _as_stored(self, weights: torch.Tensor) -> torch.Tensor:
-        """Weights in the shape of rows as `moe` takes them."""
+        """Weights in the shape of rows, as `moe` accepts them."""
         return weights
 
     def _of_weights(self, w1: torch.Tensor) -> dict[str, Any]:
-        """What `moe` is told of weights that are not plain."""
+        """Additional arguments of `moe` for quantized weights."""
         return {}
 
 
 def register() -> None:
-    """Once a process: layers without quantisation that vLLM builds from now on have these experts, where custom_ops enable
-    unquantized_fused_moe and `is_supported_config` takes them."""
+    """Once per process: unquantized layers that vLLM builds from now on use these experts, if custom_ops enable unquantized_fused_moe and
+    `is_supported_config` accepts them.
+    """
 
     @CustomOp.register_oot(name="UnquantizedFusedMoEMethod")
     class HipKittensFusedMoEMethod(UnquantizedFusedMoEMethod):
-        """vLLM's method with our experts, whose weights are kept as for its Triton kernels."""
+        """vLLM's method with our experts, whose weights are stored as for its Triton kernels."""
 
         def __init__(self, moe: Any):
             super().__init__(moe)
@@ -145,5 +147,5 @@ def register() -> None:
             if taken and not moe.is_lora_enabled and self.enabled():
                 self.unquantized_backend, self.experts_cls = UnquantizedMoeBackend.TRITON, HipKittensExperts
 
-    # By which custom_ops enable it; register_oot names it by its class.
+    # The name by which custom_ops enable it; register_oot uses the class name.
     HipKittensFusedMoEMethod.name = UnquantizedFusedMoEMethod.name

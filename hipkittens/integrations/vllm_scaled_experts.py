@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: MIT
-"""vLLM's experts with weights of 8 and 4 bits on hipkittens.moe, which `vllm.register` offers where they are enabled:
+"""vLLM's experts with 8- and 4-bit weights on hipkittens.moe, which `vllm.register` offers where they are enabled:
 
     VLLM_PLUGINS=hipkittens vllm serve MODEL --compilation-config '{"custom_ops": ["+fp8_fused_moe", "+mxfp4_fused_moe"]}'
 
-fp8_fused_moe    FP8 checkpoints: scales of 128x128 blocks (DeepSeek-V3, Qwen3-FP8), of channels and of tensors, with rows of tokens that are
-                 quantised as they come, by rows or as a tensor
-mxfp4_fused_moe  MXFP4 checkpoints: rows of tokens stay bfloat16 (gpt-oss), or on gfx950 become MXFP4 or MXFP8 (AMD Quark's)
+fp8_fused_moe    FP8 checkpoints: scales of 128x128 blocks (DeepSeek-V3, Qwen3-FP8), of channels and of tensors, with activations that are
+                 quantized dynamically, per row or per tensor
+mxfp4_fused_moe  MXFP4 checkpoints: activations stay bfloat16 (gpt-oss), or on gfx950 become MXFP4 or MXFP8 (AMD Quark's)
 
-vLLM chooses its kernels in `select_fp8_moe_backend` and `select_mxfp4_moe_backend`; ours are taken there before its own where its
-moe_backend is auto or names the backend whose weights stay as they are loaded: triton of FP8, emulation of MXFP4. What is not supported, such as
-fixed scales of activations, LoRA, data parallelism and blocks that are not 128x128, stays with vLLM.
+vLLM chooses its kernels in `select_fp8_moe_backend` and `select_mxfp4_moe_backend`; ours take precedence there if its moe_backend is auto
+or names the backend whose weights stay as they are loaded: triton for FP8, emulation for MXFP4. What is not supported, such as fixed scales
+of activations, LoRA, data parallelism and blocks that are not 128x128, remains with vLLM.
 
-Written against vLLM 0.33.0, whose modular kernel runs it in the simulator (tests/oracles/test_vllm_experts.py). **It has never run in a vLLM
-server on a GPU.** Importing needs vLLM.
+Written against vLLM 0.33.0, whose modular kernel runs it in the simulator (tests/oracles/test_vllm_experts.py). **It has never run in a
+vLLM server on a GPU.** Importing requires vLLM.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _FP8 = (
     (kFp8StaticTensorSym, kFp8DynamicTokenSym),
     (kFp8StaticTensorSym, kFp8DynamicTensorSym),
 )
-# Of gated_activation's "swiglu", by vLLM's names.
+# Parameters of gated_activation's "swiglu", by vLLM's names.
 _SWIGLU = {"gemm1_alpha": SWIGLU_ALPHA, "gemm1_beta": 1.0, "gemm1_clamp_limit": SWIGLU_LIMIT}
 
 
@@ -71,12 +71,12 @@ class _ScaledExperts(HipKittensExperts):
 
     @property
     def expects_unquantized_inputs(self) -> bool:
-        """`moe` quantises each token once, for all its experts."""
+        """`moe` quantizes each token once, for all its experts."""
         return True
 
 
 class HipKittensFp8Experts(_ScaledExperts):
-    """Weights of the device's 8-bit floats, with scales as vLLM loads them."""
+    """Weights in the device's 8-bit floats, with scales as vLLM loads them."""
 
     @staticmethod
     def _supports_quant_scheme(weight_key: Any, activation_key: Any) -> bool:
@@ -91,7 +91,7 @@ class HipKittensFp8Experts(_ScaledExperts):
 
 
 class HipKittensMxfp4Experts(_ScaledExperts):
-    """Weights of e2m1 with e8m0 scales of 32, rows of tokens as they are."""
+    """Weights of e2m1 with e8m0 scales of 32; activations are not quantized."""
 
     activation_key: ClassVar[Any] = None
     rows: ClassVar[str | None] = None  # of moe's recipe
@@ -102,9 +102,10 @@ class HipKittensMxfp4Experts(_ScaledExperts):
         return weight_key == kMxfp4Static and activation_key == cls.activation_key
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
-        """Once: rows of the gate before those of what it multiplies, where they take turns, scales in the kernels' order, as each call
-        would copy results and scales otherwise, and weights in panels, which rows of 2,880 codes are read faster in. vLLM goes on seeing
-        the shapes of rows."""
+        """Reorders weights and scales once: interleaved rows of the gate are moved ahead of those that it multiplies, and scales are put
+        into the kernels' order, since otherwise each call would copy results and scales; weights are preshuffled (panel layout), from
+        which rows of 2,880 values are read faster. vLLM still sees the shapes of rows.
+        """
         if self._is_prepared:
             return
         of_w1, of_w2 = self.quant_config._w1, self.quant_config._w2
@@ -130,13 +131,13 @@ class HipKittensMxfp4Experts(_ScaledExperts):
 
 
 class HipKittensMxfp4RowsExperts(HipKittensMxfp4Experts):
-    """Rows of tokens become MXFP4, on gfx950."""
+    """Activations are quantized to MXFP4, on gfx950."""
 
     activation_key, rows = kMxfp4Dynamic, "1x32"
 
 
 class HipKittensMxfp8RowsExperts(HipKittensMxfp4Experts):
-    """Rows of tokens become MXFP8, on gfx950."""
+    """Activations are quantized to MXFP8, on gfx950."""
 
     activation_key, rows = kMxfp8Dynamic, "mxfp8"
 
@@ -147,7 +148,7 @@ def _apart(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_enabled(name: str) -> bool:
-    """By custom_ops, as vLLM's own operators are, and counted as these, since it warns of names that nothing has asked for."""
+    """Whether custom_ops enable it, like vLLM's own operators; counted like these, since vLLM warns of names that nothing has used."""
     options = get_current_vllm_config().compilation_config
     is_enabled = options.is_custom_op_enabled(name)
     (options.enabled_custom_ops if is_enabled else options.disabled_custom_ops).update([name])
@@ -183,7 +184,7 @@ def _select_mxfp4(theirs: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(theirs)
     def select(config: Any, activation_key: Any = None) -> Any:
         if config.moe_backend in ("auto", "emulation") and _is_enabled("mxfp4_fused_moe"):
-            # The user's may be another than the checkpoint's.
+            # The user's may differ from the checkpoint's.
             wanted = mxfp4._resolve_activation_key(activation_key)
             for kind in kinds:
                 if _takes(kind, config, kMxfp4Static, wanted):
@@ -194,14 +195,14 @@ def _select_mxfp4(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def register() -> None:
-    """Once a process: methods of layers that vLLM builds from now on ask for ours first."""
+    """Once per process: methods of layers that vLLM builds from now on try ours first."""
     for module, name, around in (
         (fp8, "select_fp8_moe_backend", _select_fp8),
         (mxfp4, "select_mxfp4_moe_backend", _select_mxfp4),
     ):
         theirs = getattr(module, name)
         ours = around(theirs)
-        # Methods import the function by its name, and some of their modules have done so.
+        # Methods import the function by name, and some of their modules have done so already.
         for known in list(sys.modules.values()):
             if getattr(known, "__name__", "").startswith("vllm.") and vars(known).get(name) is theirs:
                 setattr(known, name, ours)

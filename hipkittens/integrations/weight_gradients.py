@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Gradients of weights summed in float32 as APEX's extension fused_weight_gradient_mlp_cuda does, on hipkittens.addmm_.
+"""Weight gradients accumulated in float32, like APEX's extension fused_weight_gradient_mlp_cuda, on hipkittens.addmm_.
 
 Megatron Core's gradient_accumulation_fusion imports that extension, which is compiled for CUDA. Before Megatron is imported:
 
@@ -7,8 +7,8 @@ Megatron Core's gradient_accumulation_fusion imports that extension, which is co
 
     weight_gradients.install()
 
-Linear layers of Megatron Core 0.16.1 have run with it, on the CPU with the simulator (tests/oracles/test_megatron.py); nothing has on a
-GPU. wgrad_gemm_accum_fp16, for gradients that are summed in 16 bits, is not there.
+Linear layers of Megatron Core 0.16.1 have been run with it, on the CPU with the simulator (tests/oracles/test_megatron.py); nothing has
+been run on a GPU. wgrad_gemm_accum_fp16, for gradients accumulated in 16 bits, is not provided.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ MODULE = "fused_weight_gradient_mlp_cuda"
 
 
 def install() -> None:
-    """Puts a module named MODULE where `import` finds it. ImportError where another one is imported or installed."""
+    """Makes `import` find a module named MODULE. Raises ImportError if another one is imported or installed."""
     module = types.ModuleType(MODULE, __doc__)
     module.wgrad_gemm_accum_fp32 = wgrad_gemm_accum_fp32
     put("hipkittens.integrations.weight_gradients", {MODULE: module}, _is_ours())
 
 
 def uninstall() -> None:
-    """Takes it away again; nothing where `install` put none."""
+    """Removes it again; does nothing if `install` was not called."""
     if _is_ours():
         del sys.modules[MODULE]
 

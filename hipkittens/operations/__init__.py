@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""The operations of this package, each in a file of its own that holds its record, OPERATION.
+"""The operations of this package, each defined by one file that contains its record, OPERATION.
 
-A file of this folder whose name begins with a letter is an operation: no list names it. From its record follow
+Every file in this folder whose name begins with a letter is an operation; there is no central list of them. The record determines
 
 * the registration of shapes, derivatives, FLOP counts and DTensor strategies of its operators;
-* what `hipkittens.supported`, `demo`, `doctor`, `kernels list --resources`, `bench`, `profile` and `trace` know;
+* the operations known to `hipkittens.supported`, `demo`, `doctor`, `kernels list --resources`, `bench`, `profile` and `trace`;
 * docs/support.md, docs/performance.md, the lists in README.md and docs/api.md (`tools/operation_lists.py` writes them);
 * the cases of benchmarks/parity.py, parity_kernels.py, mutation.py, startup.py, and of tools/wheel_probe.py.
 
-A new operation is one file here, and an import of its functions in hipkittens/__init__.py, where type checkers look; its
-kernels and its torch binding are docs/adding_an_operation.md's matter. All of such a file:
+A new operation is one file here, and an import of its functions in hipkittens/__init__.py, where type checkers look. Its kernels and its
+torch binding are described in docs/adding_an_operation.md. All of such a file:
 
     import torch
 
@@ -20,7 +20,7 @@ kernels and its torch binding are docs/adding_an_operation.md's matter. All of s
     )
     from ._sharding import rowwise
 
-    # 1. The public function: checks with errors that say what is allowed, HIPKITTENS_BACKEND=torch, then the operator.
+    # 1. The public function: checks with errors that state what is allowed, HIPKITTENS_BACKEND=torch, then the operator.
     @_backend.interruptible
     def scaled_square(x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
         \"\"\"scale * x * x, rounded once; x is float32, bfloat16 or float16.\"\"\"
@@ -35,8 +35,8 @@ kernels and its torch binding are docs/adding_an_operation.md's matter. All of s
     def _reference(x, scale=1.0):
         return (scale * x * x).to(x.dtype)
 
-    # 2. What autograd and torch.compile know of the operators. Backward takes and returns as torch.library has it. Of
-    #    an operator that no one differentiates again, backward raises NotImplementedError.
+    # 2. Shapes and derivatives of the operators, for autograd and torch.compile. Backward has torch.library's signature. For
+    #    an operator without a second derivative, backward raises NotImplementedError.
     def _fake(x, scale):
         return x.new_empty(x.shape)
 
@@ -52,7 +52,7 @@ kernels and its torch binding are docs/adding_an_operation.md's matter. All of s
         (x,) = ctx.saved_tensors
         return torch.ops.hipkittens.scaled_square_backward(grad, x, ctx.scale), None
 
-    # 3. What only checks, tables and tools ask for: built when it is first asked for, so heavy imports belong here.
+    # 3. What only checks, tables and tools need: built on first use, so heavy imports belong here.
     def _trial(kernel):
         \"\"\"A small problem that runs this row of variants.def.\"\"\"
         dtype = DTYPES[kernel.row["element"]]
@@ -69,7 +69,7 @@ kernels and its torch binding are docs/adding_an_operation.md's matter. All of s
         return ParityProblem(
             inputs={"x": x},
             ours=lambda x: scaled_square(x, 0.3),
-            theirs=lambda x: 0.3 * (x * x),  # the one baseline; run in float64, it is the reference, too
+            theirs=lambda x: 0.3 * (x * x),  # the single baseline; in float64 it is also the reference
         )
 
     def _call(problem, device):
@@ -104,7 +104,7 @@ kernels and its torch binding are docs/adding_an_operation.md's matter. All of s
     OPERATION = Operation(
         name="scaled_square",
         folder="scaled_square",
-        # arguments of the usual shape: of supported, docs/support.md, startup.py, and the wheel probe
+        # arguments of a typical shape: for supported, docs/support.md, startup.py, and the wheel probe
         functions=(Function(scaled_square, lambda tensor, dtype: (tensor(32, 64, dtype=dtype),)),),
         operators=(
             Operator("scaled_square", _fake, _backward, _setup, sharding=rowwise(1), first_option=1),
@@ -129,14 +129,14 @@ from ._record import Benchmark, Checks, Operation
 
 @functools.cache
 def every() -> tuple[Operation, ...]:
-    """Every operation, in the order of lists that people read."""
+    """Every operation, in the order of lists for readers."""
     names = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
     records = [importlib.import_module(f"{__name__}.{name}").OPERATION for name in names]
     return tuple(sorted(records, key=lambda operation: (operation.order, operation.name)))
 
 
 def folders(operation: Operation) -> set[str]:
-    """Of the kernels that its functions and their gradients launch."""
+    """The folders of the kernels that its functions and their gradients launch."""
     by_name = {each.name: each for each in every()}
     found, waiting = set(), [operation.name]
     while waiting:
@@ -149,7 +149,7 @@ def folders(operation: Operation) -> set[str]:
 
 @functools.cache
 def checks(operation: Operation) -> Checks:
-    """What checks, tables and tools ask of an operation."""
+    """What checks, tables and tools need of an operation."""
     return operation.checks()
 
 
@@ -162,5 +162,5 @@ def functions() -> dict[str, Callable[..., Any]]:
 
 @functools.cache
 def benchmarks() -> dict[str, Benchmark]:
-    """What `bench`, `profile` and `trace` run, by the names they take."""
+    """What `bench`, `profile` and `trace` run, by the names they accept."""
     return {each.name: each for operation in every() for each in checks(operation).benchmarks}

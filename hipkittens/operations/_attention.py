@@ -13,12 +13,12 @@ from .._call import call
 from ._record import Operator, no_double_backward
 from ._sharding import given, is_tensor, replicated
 
-# Of kernels with a softmax.
+# For kernels with a softmax.
 KINDS = ("forward", "combine", "backward", "delta", "convert", "sinks")
 
 
 class Options(NamedTuple):
-    """What every operator takes last, in its order."""
+    """The last arguments of every operator, in order."""
 
     scale: float
     causal: bool
@@ -104,7 +104,7 @@ def backward_of(operator: str, own: int):
             of_lse = call(operator, torch.zeros_like(out), grad_lse, *results, *options)
             gradients = [one + other for one, other in zip(gradients, of_lse, strict=False)]
         needs = ctx.needs_input_grad
-        if any(needs[3 + sinks : 4 + sinks]):  # options at their defaults may be left out
+        if any(needs[3 + sinks : 4 + sinks]):  # options at their defaults may be omitted
             nothing = (*nothing[:sinks], of_sinks, *nothing[sinks + 1 :])
         of_q, of_k, of_v = gradients
         return of_q if needs[0] else None, of_k if needs[1] else None, of_v if needs[2] else None, *nothing
@@ -113,7 +113,7 @@ def backward_of(operator: str, own: int):
 
 
 def forward_flops(q_shape, k_shape, v_shape, *_args, out_shape=None, **_kwargs) -> int:
-    """Two products over all pairs of query and key, as PyTorch counts its own attention: masks are not subtracted."""
+    """Two GEMMs over all pairs of query and key, as PyTorch counts its own attention: masks are not subtracted."""
     batch, rows, heads, size = q_shape
     return 2 * batch * heads * rows * k_shape[1] * (size + v_shape[-1])
 
@@ -121,13 +121,13 @@ def forward_flops(q_shape, k_shape, v_shape, *_args, out_shape=None, **_kwargs) 
 def backward_flops(
     grad_out_shape, grad_lse_shape, q_shape, k_shape, v_shape, *_args, out_shape=None, **_kwargs
 ) -> int:
-    """Five products, one of them repeated, as PyTorch counts its own: what kernels recompute beyond that is not counted."""
+    """Five GEMMs, one of them repeated, as PyTorch counts its own: further recomputation in the kernels is not counted."""
     batch, rows, heads, size = q_shape
     return 2 * batch * heads * rows * k_shape[1] * (3 * size + 2 * v_shape[-1])
 
 
 def _pairs(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k) -> int:
-    """Pairs of query and key over all sequences. Where only shapes are known, as if each were the longest (PyTorch's rule)."""
+    """Pairs of query and key over all sequences. If only shapes are known, as if each were the longest (PyTorch's rule)."""
     if isinstance(cu_seqlens_q, torch.Tensor) and cu_seqlens_q.device.type != "meta":
         return int((cu_seqlens_q.diff().long() * cu_seqlens_k.diff().long()).sum())
     shape = cu_seqlens_q.shape if isinstance(cu_seqlens_q, torch.Tensor) else cu_seqlens_q
@@ -162,12 +162,12 @@ def varlen_backward_flops(
 
 
 def heads_divide(tensor, axis: int) -> bool:
-    """Heads of query and key keep their ratio only where every rank gets as many."""
+    """Heads of query and key keep their ratio only if every rank gets the same number."""
     return tensor.shape[axis] % math.prod(tensor.mesh.shape) == 0
 
 
 def _splits(options: Options) -> bool:
-    """Can ranks take parts of the problem? The seed of dropout counts from the first head."""
+    """Whether ranks can process parts of the problem. The seed of dropout counts from the first head."""
     return options.seed is None or not is_tensor(options.seed)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Attention and its gradient as `bench`, `profile`, `trace` and docs/performance.md have them."""
+"""Attention and its gradient as problems of `bench`, `profile`, `trace` and docs/performance.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _THREE = _TWO | {"MI355X": (1024, 2048, 4096)}
 def _tables(
     title: str, heads: str, sizes: Mapping[str, tuple[int, ...]], peers: Sequence[str]
 ) -> Iterator[Table]:
-    """Without a mask and causal. Peers run at all sizes but Triton, whose kernels have many more instructions."""
+    """Without a mask and causal. Peers are run at all sizes except Triton, whose kernels have many more instructions."""
     for mask in ("", ":causal"):
         most = {
             library: {
@@ -39,7 +39,7 @@ def _flops(problem) -> float:
 
 
 def _backward_flops(problem) -> float:
-    """Of three products of width D and two of width V."""
+    """Three GEMMs of width D and two of width V."""
     e = problem.extents
     return _flops(problem) / (e["D"] + e["V"]) * (3 * e["D"] + 2 * e["V"])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that attention works and how fast: problems for each kernel, examples, benchmarks."""
+"""Checks of attention: problems for each kernel, examples, benchmarks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ._record import DTYPES, Checks, Example, Kernel, Trial
 from ._tensors import draw
 
 _NAMES = ("bf16", "f16")
-# length, heads, key heads, head size, backward, dropout_p: the large tiles want one for every compute unit, and
-# one head of many keys is split, which a kernel of its own joins.
+# length, heads, key heads, head size, backward, dropout_p: the large tiles need one for every compute unit, and
+# one head with many keys is split, which a dedicated kernel combines.
 _SHAPES = (
     (512, 152, 8, 64, False, 0.0), (512, 152, 8, 128, False, 0.0), (640, 1, 1, 64, False, 0.0),
     (384, 8, 2, 64, True, 0.0), (384, 4, 2, 128, True, 0.0), (256, 2, 1, 256, True, 0.0),
@@ -37,7 +37,7 @@ def _run(
     value_size: int | None = None,
     with_sinks: bool = False,
 ) -> list[torch.Tensor]:
-    """shape: batch, length, heads, key heads, head size. terms: as the kernels' rows have it."""
+    """shape: batch, length, heads, key heads, head size. terms: as in the kernels' rows."""
     batch, length, heads, key_heads, size = shape
     q = draw(batch, length, heads, size, dtype=dtype)
     k, v = (
@@ -55,13 +55,13 @@ def _run(
 
 
 def _options(terms: str, heads: int) -> dict[str, Any]:
-    """Of a call whose kernels have these score terms."""
+    """The options of a call whose kernels have these score terms."""
     slopes = 2.0 ** (-8 * torch.arange(1, heads + 1) / heads)
     return {"none": {}, "alibi": {"alibi_slopes": slopes}, "softcap": {"softcap": 2.0}}[terms]
 
 
 def _trial_of(kernel: Kernel) -> Trial:
-    """Whole tiles of keys and a broken one, of which every load has rows; large tiles want one for every compute unit."""
+    """Whole tiles of keys and a partial one, of which every load has rows; large tiles need one for every compute unit."""
     row = kernel.row
     if kernel.kind == "sinks":  # several blocks of several sequences
         call = partial(_run, torch.bfloat16, (3, 150, 2, 1, 64), True, with_sinks=True)
@@ -111,7 +111,7 @@ def _representative() -> Iterator[Trial]:
 
 
 def _every_kernel() -> Iterator[Trial]:
-    """One tile; keys enough to be split; few queries of a group; and, for the large tiles, one for every compute unit."""
+    """One tile; enough keys to be split; few queries of a group; and, for the large tiles, one for every compute unit."""
     for name in _NAMES:
         for size in (64, 128, 256):
             for dropout_p in (0.0, 0.2):
@@ -166,14 +166,24 @@ def _calls(tensor):
     q, k = tensor(2, 33, 8, 64), tensor(2, 47, 2, 64)
     slopes = tensor(8, dtype=torch.float32)
     return [
-        ("causal, fewer key heads, other lengths", "attention", (q, k, k), {"causal": True}),
-        ("a window, LSE returned", "attention", (q, k, k), {"window_size": (128, 0), "return_lse": True}),
+        (
+            "causal, fewer key heads, different query and key lengths",
+            "attention",
+            (q, k, k),
+            {"causal": True},
+        ),
+        (
+            "sliding window, LSE returned",
+            "attention",
+            (q, k, k),
+            {"window_size": (128, 0), "return_lse": True},
+        ),
         ("dropout", "attention", (q, k, k), {"dropout_p": 0.1}),
-        ("heads before tokens", "attention", [t.transpose(1, 2) for t in (q, k, k)], {"layout": "bhnd"}),
+        ("layout `bhnd`", "attention", [t.transpose(1, 2) for t in (q, k, k)], {"layout": "bhnd"}),
         ("no keys", "attention", (q, k[:, :0], k[:, :0]), {}),
         ("`deterministic=False`", "attention", (q, k, k), {"deterministic": False}),
-        ("heads that do not divide", "attention", (q[:, :, :7], k, k), {}),
-        ("a head size of its own for v", "attention", (q, k, k[..., :32]), {}),
+        ("number of heads not a multiple of that of k", "attention", (q[:, :, :7], k, k), {}),
+        ("a separate head size for v", "attention", (q, k, k[..., :32]), {}),
         ("sinks", "attention", (q, k, k), {"sinks": slopes}),
         ("softcap and ALiBi", "attention", (q, k, k), {"softcap": 30.0, "alibi_slopes": slopes}),
         ("softcap with dropout", "attention", (q, k, k), {"softcap": 30.0, "dropout_p": 0.1}),
@@ -189,7 +199,7 @@ def _varlen_calls(tensor):
     long = (packed, packed, packed, ends.long(), ends.long(), 20, 20)
     return [
         ("packed sequences", "attention_varlen", usual, {"causal": True}),
-        ("packed sequences, int64 ends", "attention_varlen", long, {}),
+        ("packed sequences, int64 cu_seqlens", "attention_varlen", long, {}),
         ("paged keys", "flash_attn.flash_attn_varlen_func", usual, {"block_table": pages}),
     ]
 

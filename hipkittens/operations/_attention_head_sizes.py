@@ -17,7 +17,7 @@ def _meta(size: int) -> torch.Tensor:
 
 
 def section(rows: Rows) -> str:
-    """Own kernels, or those of the next larger size."""
+    """Dedicated kernels, or those of the next larger size."""
     text = "## Attention: head sizes\n\n"
     columns = [(kind, dropout) for kind in ("forward", "backward") for dropout in ("false", "true")]
     cells: dict[int, list[str]] = {}
@@ -47,12 +47,12 @@ def section(rows: Rows) -> str:
                     if "schedule" in row and int(row["head_dim"]) == min(larger)
                 }
                 schedules[target] = ", ".join(sorted(names))
-                owns.add("own" if min(larger) == size else f"through {min(larger)}")
+                owns.add("dedicated" if min(larger) == size else f"through {min(larger)}")
             (own,) = owns  # the targets have the same sizes; otherwise this page needs a table each
             each = dict.fromkeys(schedules.values())
-            if own == "own" and len(each) > 1:
+            if own == "dedicated" and len(each) > 1:
                 own += f" ({'; '.join(f'{target}: {names}' for target, names in schedules.items())})"
-            elif own == "own" and any(each):
+            elif own == "dedicated" and any(each):
                 own += f" ({next(iter(each))})"
             cells[size].append(own)
     multiples = [size for size in cells if size % 8 == 0]
@@ -75,7 +75,7 @@ def section(rows: Rows) -> str:
     text += table(["head size", *head], body)
     text += (
         f"\nBoth targets: {', '.join(rows)}. \"through 128\" runs the kernel of size 128 on the tensors as they are, "
-        "without a copy. Of\ngfx942 the interleaved schedule is taken where there is a large tile for every compute unit. `hipkittens.flash_attn` fills other sizes up to 256 with "
-        "zeros, as flash-attn does.\n"
+        "without a copy.\nOn gfx942, the interleaved schedule is used when there is a large tile for every compute unit. "
+        "`hipkittens.flash_attn` pads other sizes up to 256 with zeros, as flash-attn does.\n"
     )  # fmt: skip
     return text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that latent attention works and how fast: problems for each kernel, examples, parity, benchmarks."""
+"""Checks of latent attention: problems for each kernel, examples, parity, benchmarks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ._tables import of_batches
 
 
 def _trial(kernel: Kernel) -> Trial:
-    """Sequences of several turns of each wave with a broken tile at the end, and one without keys."""
+    """Sequences of several iterations of each wave with a partial tile at the end, and one without keys."""
     row = kernel.row
     scaled_rows = row["scaling"] == "in_rows"
     dtype, quantized = DTYPES[row["element"]], row["cache"] == "fp8" and not scaled_rows
@@ -152,13 +152,13 @@ def _calls(tensor):
     usual = {"scale": SCALE}
     packed = (tensor(20, 16, FEATURES), cache, table, lengths, tensor(4, dtype=torch.int32), 17)
     return [
-        ("one token of each sequence", "attention_mla", (q, cache, table, lengths), usual),
+        ("one token per sequence", "attention_mla", (q, cache, table, lengths), usual),
         ("several tokens, packed", "attention_mla", packed, usual),
-        ("a cache with a dimension of one head", "attention_mla", (q, cache.unsqueeze(2), table, lengths), usual),
-        ("a cache of 8-bit floats", "attention_mla", (q, narrow, table, lengths), usual | {"kv_scale": number}),
-        ("rows of 8 bits with their scales", "attention_mla", (q, tensor(9, 64, SCALED_ROW_BYTES, dtype=torch.uint8), table, lengths), usual),
-        ("lists of keys", "attention_mla_sparse", (q, cache, table), usual),
-        ("lists of keys of a cache of 8-bit floats", "attention_mla_sparse", (q, narrow, table), usual | {"kv_scale": number}),
+        ("a cache with a dimension for its one head", "attention_mla", (q, cache.unsqueeze(2), table, lengths), usual),
+        ("an fp8 cache", "attention_mla", (q, narrow, table, lengths), usual | {"kv_scale": number}),
+        ("8-bit rows that contain their scales", "attention_mla", (q, tensor(9, 64, SCALED_ROW_BYTES, dtype=torch.uint8), table, lengths), usual),
+        ("per-token lists of keys", "attention_mla_sparse", (q, cache, table), usual),
+        ("per-token lists of keys in an fp8 cache", "attention_mla_sparse", (q, narrow, table), usual | {"kv_scale": number}),
         ("rows of 512", "attention_mla", (q[..., :512], cache[..., :512], table, lengths), usual),
     ]  # fmt: skip
 
@@ -186,7 +186,7 @@ CHECKS = Checks(
             letters="BHNLP",
             # DeepSeek V3 on 8 GPUs, and with the heads of a layer on one.
             shapes="B4H16N1L100000P64,B64H16N1L16384P64,B128H128N1L16384P64",
-            heading="Multi-head latent attention to a cache in pages",
+            heading="Multi-head latent attention, paged cache",
             bytes=_bytes,
             flops=lambda problem: (
                 2.0 * (FEATURES + LATENT) * problem["B"] * problem["H"] * problem["N"] * problem["L"]
@@ -194,12 +194,12 @@ CHECKS = Checks(
             call=_call,
             tables=(
                 Table(
-                    "DeepSeek V3, 16 heads, 16,384 keys of a sequence",
+                    "DeepSeek V3, 16 heads, 16,384 keys per sequence",
                     "B{N}H16N1L16384P64",
                     of_batches(4, 64),
                 ),
                 Table(
-                    "DeepSeek V3, 128 heads, 16,384 keys of a sequence",
+                    "DeepSeek V3, 128 heads, 16,384 keys per sequence",
                     "B{N}H128N1L16384P64",
                     of_batches(4, 128),
                 ),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How fast attention to a cache in pages is: shapes of models, and the bytes and operations of each."""
+"""Benchmarks of attention to a paged cache: shapes of models, and the bytes and operations of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _operands(problem, device, cache: str):
     e = problem.extents
     pages = -(-e["L"] // e["P"])
     size = (e["B"] * pages, e["P"], e["K"], e["D"])
-    # Codes of zeros: no cycle depends on them.
+    # Quantized zeros: no cycle count depends on them.
     caches = [
         problem.tensor(device, *size)
         if cache == "16"
@@ -40,7 +40,7 @@ def _call(problem, device, cache: str):
 
 
 def _bytes(problem, cache: str) -> float:
-    """Keys and values that some query sees, those of int8 with a scale of each, queries and results."""
+    """Keys and values that some query sees, int8 ones with a scale each, queries and results."""
     e = problem.extents
     keys = 2 * min(e["L"], e["W"] + e["N"] - 1) * e["K"]
     rows = e["N"] * e["H"]
@@ -64,9 +64,9 @@ def _refuse(extents) -> str | None:
 
 
 _LLAMA = Table(
-    "Llama 3 70B on 8 GPUs, 8,192 keys of a sequence", "B{N}H8K1N1L8192D128P16", of_batches(1, 8, 64)
+    "Llama 3 70B on 8 GPUs, 8,192 keys per sequence", "B{N}H8K1N1L8192D128P16", of_batches(1, 8, 64)
 )
-_GPT_OSS = Table("gpt-oss 120B, 8,192 keys of a sequence", "B{N}H64K8N1L8192D64P16", of_batches(1, 8, 64))
+_GPT_OSS = Table("gpt-oss 120B, 8,192 keys per sequence", "B{N}H64K8N1L8192D64P16", of_batches(1, 8, 64))
 _GPT_OSS_WINDOW = Table(
     "gpt-oss 120B, a window of 128 keys", "B{N}H64K8N1L8192D64P16W128", of_batches(1, 8, 64)
 )
@@ -75,7 +75,7 @@ _GPT_OSS_WINDOW = Table(
 def _benchmark(
     name: str, cache: str, shapes: str, heading: str, tables: tuple[Table, ...] = (_LLAMA,)
 ) -> Benchmark:
-    """cache: what its elements are, where they are not of 16 bits."""
+    """cache: the element type of the cache, if it does not have 16 bits."""
     return Benchmark(
         name,
         example="B64H8K1N1L8192D128P16",
@@ -95,21 +95,21 @@ BENCHMARKS = (
     _benchmark(
         "attention_paged",
         "16",
-        # Llama 3 70B on 8 GPUs; gpt-oss 120B, a layer of all keys and one of a window.
+        # Llama 3 70B on 8 GPUs; gpt-oss 120B, a layer with full attention and one with a window.
         "B64H8K1N1L8192D128P16,B64H64K8N1L8192D64P16,B64H64K8N1L8192D64P16W128",
-        "Attention to a cache in pages",
+        "Paged attention",
         (_LLAMA, _GPT_OSS, _GPT_OSS_WINDOW),
     ),
     _benchmark(
         "attention_paged_fp8",
         "fp8",
         "B64H8K1N1L8192D128P16",
-        "Attention to a cache of 8-bit floats in pages",
+        "Paged attention, fp8 cache",
     ),
     _benchmark(
         "attention_paged_int8",
         "i8",
         "B64H8K1N1L8192D128P16",
-        "Attention to a cache of int8 in pages, a scale for each key",
+        "Paged attention, int8 cache, one scale per key",
     ),
 )

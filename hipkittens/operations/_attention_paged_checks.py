@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that attention to a cache in pages works and how fast: problems for each kernel, examples, parity, benchmarks."""
+"""Checks of attention to a paged cache: problems for each kernel, examples, parity, benchmarks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from ._record import DTYPES, Checks, Example, Kernel, Parity, ParityProblem, Tri
 
 
 def _trial(kernel: Kernel) -> Trial:
-    """Sequences of several turns of each wave with a broken tile at the end, and one without keys; options of the score. What is joined
-    are more splits than the lanes of a row take in one turn."""
+    """Sequences of several iterations of each wave with a partial tile at the end, and one without keys; options of the score. More splits
+    are combined than the lanes of a row process in one iteration.
+    """
     row = kernel.row
     dtype, codes = DTYPES[row["element"]], _codes(row.get("cache"))
     joins = kernel.kind == "combine"
@@ -66,7 +67,7 @@ def _trial(kernel: Kernel) -> Trial:
 
 
 def _codes(cache: str | None) -> torch.dtype | None:
-    """The dtype of a cache of codes; None for one of the queries' dtype."""
+    """The dtype of a quantized cache; None for one in the queries' dtype."""
     return {"fp8": dtype_of("fp8", torch.device("cpu")), "i8": torch.int8}.get(cache)
 
 
@@ -200,20 +201,20 @@ def _calls(tensor):
     integral = [tensor(9, 16, 2, 128, dtype=torch.int8) for _ in range(2)]
     of_keys = tensor(9, 2, 16, dtype=torch.float32)
     return [
-        ("one token of each sequence", "attention_paged", usual, {}),
+        ("one token per sequence", "attention_paged", usual, {}),
         ("several tokens, packed", "attention_paged", (tensor(20, 8, 128), *usual[1:], integers(4), 17), {}),
-        ("blocks of all sequences in one list", "attention_paged", (q, *caches, integers(9), lengths), {"table_starts": lengths}),
-        ("heads before places", "attention_paged", (q, *heads_first, table, lengths), {"cache_layout": "hnd"}),
-        ("groups of 16 bytes", "attention_paged", (q, *grouped, table, lengths), {"cache_layout": "asm"}),
-        ("splits by a plan", "attention_paged", usual, {"num_splits": 7, "plan": integers(5)}),
-        ("sinks and a window", "attention_paged", usual, {"sinks": slopes, "window_size": (127, 0)}),
+        ("blocks of all sequences in one flat table", "attention_paged", (q, *caches, integers(9), lengths), {"table_starts": lengths}),
+        ("cache layout `hnd`", "attention_paged", (q, *heads_first, table, lengths), {"cache_layout": "hnd"}),
+        ("cache layout `asm`, groups of 16 bytes", "attention_paged", (q, *grouped, table, lengths), {"cache_layout": "asm"}),
+        ("splits from a plan", "attention_paged", usual, {"num_splits": 7, "plan": integers(5)}),
+        ("sinks and a sliding window", "attention_paged", usual, {"sinks": slopes, "window_size": (127, 0)}),
         ("softcap and ALiBi", "attention_paged", usual, {"softcap": 30.0, "alibi_slopes": slopes}),
         ("7 splits", "attention_paged", usual, {"num_splits": 7}),
-        ("caches of int8, a scale of each key", "attention_paged", (q, *integral, table, lengths), {"k_scale": of_keys, "v_scale": of_keys}),
-        ("a scale of each value alone", "attention_paged", (q, *integral, table, lengths), {"v_scale": of_keys}),
-        ("caches of 8-bit floats", "attention_paged", (q, *narrow, table, lengths), {"k_scale": 0.5, "v_scale": scale}),
-        ("a scale of 16 bits", "attention_paged", usual, {"k_scale": 0.5}),
-        ("heads of 96", "attention_paged", (tensor(3, 8, 96), *(cache[..., :96] for cache in caches), table, lengths), {}),
+        ("int8 caches, one scale per key", "attention_paged", (q, *integral, table, lengths), {"k_scale": of_keys, "v_scale": of_keys}),
+        ("one scale per value, none per key", "attention_paged", (q, *integral, table, lengths), {"v_scale": of_keys}),
+        ("fp8 caches", "attention_paged", (q, *narrow, table, lengths), {"k_scale": 0.5, "v_scale": scale}),
+        ("a scale with 16-bit caches", "attention_paged", usual, {"k_scale": 0.5}),
+        ("head size 96", "attention_paged", (tensor(3, 8, 96), *(cache[..., :96] for cache in caches), table, lengths), {}),
     ]  # fmt: skip
 
 

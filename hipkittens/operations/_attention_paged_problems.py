@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Problems of attention to a cache in pages, and PyTorch's answers to them."""
+"""Problems of attention to a paged cache, and PyTorch's answers to them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..latent_attention import LATENT, ROTARY, latent_in_torch
 from ..paged_attention import in_rows, paged_in_torch
 from ..quantization import dtype_of
 
-# What a table holds where no page is used: a page far behind the cache.
+# The table entry where no page is used: a page far past the cache.
 UNUSED = 0x7FFFFFFF
 
 
@@ -56,8 +56,9 @@ def draw_paged(
     generator: torch.Generator | None = None,
     spare_pages: int = 3,
 ) -> PagedProblem:
-    """Sequences whose pages are in no order, with NaN in every byte that holds no key, and entries of the table that no key needs
-    far behind the cache. queries: tokens of each sequence, or of all alike. cache_dtype: of the caches, where it is not `dtype`."""
+    """Sequences with pages in random order, NaN in every byte that contains no key, and unused table entries that point far past the
+    cache. queries: tokens of each sequence, or one number for all. cache_dtype: of the caches, if it is not `dtype`.
+    """
     stored = cache_dtype or dtype
     generator = generator or torch.Generator().manual_seed(0)
     counts = [queries] * len(lengths) if isinstance(queries, int) else list(queries)
@@ -66,7 +67,7 @@ def draw_paged(
     order = torch.randperm(blocks, generator=generator)[: sum(pages)].to(torch.int32)
     table = torch.full((len(lengths), max([*pages, 0]) + 1), UNUSED, dtype=torch.int32)
     size = (blocks, page, key_heads, head_dim)
-    # Of integers no number is none: the largest.
+    # Integers have no NaN: use the largest.
     unused = 127.0 if stored == torch.int8 else float("nan")
     caches = [torch.full(size, unused) for _ in range(2)]
     for row, used in enumerate(order.split(pages)):
@@ -98,14 +99,14 @@ def draw_paged(
 
 
 def _with_room(cache: torch.Tensor, unused: float) -> torch.Tensor:
-    """The same with room between the pages, which must not matter."""
+    """The same with gaps between the pages, which must not matter."""
     whole = torch.full((len(cache), 2, *cache.shape[1:]), unused).to(cache.dtype)
     whole[:, 1] = cache
     return whole[:, 1]
 
 
 def in_layout(cache: torch.Tensor, layout: str, values: bool) -> torch.Tensor:
-    """A cache of keys or of values that is (blocks, block_size, heads, D)."""
+    """A cache of keys or of values (blocks, block_size, heads, D) in this layout."""
     x = 16 // cache.dtype.itemsize
     if layout == "nhd":
         return cache
@@ -119,8 +120,9 @@ def in_layout(cache: torch.Tensor, layout: str, values: bool) -> torch.Tensor:
 
 
 def draw_scales(problem: PagedProblem, kind: str, layout: str = "nhd", seed: int = 3) -> torch.Tensor:
-    """Of codes: of "all" keys, each key "head", "sequence" and key head, or each "key", with NaN where there is none, as a view of
-    the tensor (key heads, blocks * block_size) of AITER's writers."""
+    """Scales of quantized caches: for "all" keys, each key "head", "sequence" and key head, or each "key", with NaN where there is none, as
+    a view of the tensor (key heads, blocks * block_size) of AITER's writers.
+    """
     blocks, block_size, key_heads, _ = in_rows(as_operand(problem.k_cache), layout, False).shape
     generator = torch.Generator().manual_seed(seed)
     unit = 0.025 if problem.k_cache.dtype == torch.int8 else 1.0
@@ -149,7 +151,7 @@ def in_torch(
     v_scale: torch.Tensor | float | None = None,
     cache_layout: str = "nhd",
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Out and LSE by PyTorch in float32, or all of it in float64 where that is `dtype`."""
+    """Out and LSE by PyTorch in float32, or entirely in float64 if that is `dtype`."""
     tensors = (problem.q, problem.k_cache, problem.v_cache)
     if dtype is not None:
         tensors = tuple(in_numbers(tensor).to(dtype) for tensor in tensors)
@@ -163,7 +165,7 @@ def in_torch(
 
 
 def in_numbers(tensor: torch.Tensor) -> torch.Tensor:
-    """8-bit floats that are given as bytes."""
+    """8-bit floats that may be passed as bytes."""
     return tensor.view(dtype_of("fp8", tensor.device)) if tensor.dtype == torch.uint8 else tensor
 
 
@@ -196,7 +198,7 @@ class LatentProblem:
 def draw_latent(
     lengths: Sequence[int], queries: int | Sequence[int] = 1, *, scaled_rows: bool = False, **options
 ) -> LatentProblem:
-    """As `draw_paged`, whose options it takes, with one cache and one key head. scaled_rows: rows of 656 bytes."""
+    """Like `draw_paged`, with the same options, one cache and one key head. scaled_rows: rows of 656 bytes."""
     drawn = draw_paged(lengths, queries, key_heads=1, head_dim=LATENT + ROTARY, **options)
     cache = in_scaled_rows(drawn.k_cache) if scaled_rows else drawn.k_cache
     return LatentProblem(
@@ -205,7 +207,7 @@ def draw_latent(
 
 
 def in_scaled_rows(cache: torch.Tensor) -> torch.Tensor:
-    """Of a bfloat16 cache, with room between its pages, and no number where it has NaN."""
+    """From a bfloat16 cache, with gaps between its pages, and invalid values where it has NaN."""
     rows = scaled_rows_of(cache)
     whole = torch.full((len(rows), 2, *rows.shape[1:]), 0xFF, dtype=torch.uint8)
     whole[:, 1] = rows
@@ -225,7 +227,7 @@ def latent_in_float(
     sinks: torch.Tensor | None = None,
     kv_scale: torch.Tensor | float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `in_torch`."""
+    """Like `in_torch`."""
     q, cache = problem.q, problem.kv_cache
     if dtype is not None:
         q, cache = q.to(dtype), latents_in_numbers(cache).to(dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that attention of quantised operands works and how fast: problems for each kernel, examples, parity, benchmarks."""
+"""Checks of attention of quantized operands: problems for each kernel, examples, parity, benchmarks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ._tensors import draw
 
 
 def _run(dtype: torch.dtype, size: int) -> list[torch.Tensor]:
-    """A tile of queries and a broken one, three tiles of keys under a causal mask; two heads that share a key head."""
+    """A tile of queries and a partial one, three tiles of keys with a causal mask; two heads that share a key head."""
     q = draw(1, 160, 2, size, dtype=dtype).detach()
     k, v = (draw(1, 170, 1, size, dtype=dtype).detach() for _ in range(2))
     return list(attention_quantized(q, k, v, causal=True, return_lse=True))
@@ -35,7 +35,7 @@ def _trial(kernel: Kernel) -> Trial:
 
 
 def _beside(q, k, v, **options):
-    """Of 16 bits, the same quantised operands, attended to in PyTorch; of float64, the reference, operands as they are."""
+    """In 16 bits, the same quantized operands with attention in PyTorch; in float64, the reference with the original operands."""
     causal, window = options.get("causal", False), options.get("window_size", (-1, -1))
     scale = q.shape[-1] ** -0.5 if options.get("scale") is None else options["scale"]
     blocks = options.get("query_block", QUERY_BLOCK), options.get("key_block", KEY_BLOCK)
@@ -78,7 +78,7 @@ def _parity_problem(case, generator) -> ParityProblem:
         },
         ours=lambda q, k, v: attention_quantized(q.detach(), k.detach(), v.detach(), **options),
         theirs=lambda q, k, v: _beside(q.detach(), k.detach(), v.detach(), **options),
-        baseline="PyTorch in float32 on operands quantised alike; weights rounded to e4m3, results to the inputs' dtype",
+        baseline="PyTorch in float32 on operands quantized in the same way; weights rounded to e4m3, results to the inputs' dtype",
         outputs=("out",),
     )
 
@@ -128,7 +128,7 @@ def _flops(problem) -> float:
 
 
 def _bytes(problem) -> float:
-    """Codes of q, k and v, and the result."""
+    """Quantized q, k and v, and the result."""
     e = problem.extents
     return e["B"] * e["N"] * e["D"] * (3.0 * e["H"] + 2.0 * e["K"])
 
@@ -136,19 +136,19 @@ def _bytes(problem) -> float:
 def _calls(tensor):
     rows = tensor(1, 40, 4, 64)
     return [
-        ("not smoothed", "attention_quantized", (rows, rows, rows), {"smooth_k": False}),
+        ("k not smoothed", "attention_quantized", (rows, rows, rows), {"smooth_k": False}),
         ("fewer key heads", "attention_quantized", (rows, rows[:, :, :2], rows[:, :, :2]), {}),
-        ("a window, and the LSE", "attention_quantized", (rows, rows, rows), {"window_size": (8, 0), "return_lse": True}),
-        ("AITER's blocks", "attention_quantized", (rows, rows, rows), {"query_block": 256, "key_block": 128}),
-        ("heads of 72", "attention_quantized", (tensor(1, 40, 4, 72),) * 3, {}),
+        ("sliding window, LSE returned", "attention_quantized", (rows, rows, rows), {"window_size": (8, 0), "return_lse": True}),
+        ("AITER's block sizes", "attention_quantized", (rows, rows, rows), {"query_block": 256, "key_block": 128}),
+        ("head size 72", "attention_quantized", (tensor(1, 40, 4, 72),) * 3, {}),
         ("float32", "attention_quantized", (tensor(1, 40, 4, 64, dtype=torch.float32),) * 3, {}),
     ]  # fmt: skip
 
 
 def _sizes(rows: Rows) -> str:
     return (
-        "Quantised attention: head sizes of q and k that are multiples of 16 and of v that are multiples of 8, up to 256, with causal "
-        "masks and windows; blocks of queries of a power of two from 32 on, of keys from 64 on."
+        "Quantized attention: head sizes up to 256 that are multiples of 16 for q and k and multiples of 8 for v, with causal masks and "
+        "windows. Block sizes are powers of two, from 32 for queries and from 64 for keys."
     )
 
 
@@ -183,7 +183,7 @@ CHECKS = Checks(
             bits=8,
             call=_call,
             causal=True,
-            heading="Quantised attention",
+            heading="Quantized attention",
             refuse=lambda extents: (
                 None
                 if extents["H"] % extents["K"] == 0

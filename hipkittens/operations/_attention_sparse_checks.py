@@ -12,7 +12,7 @@ from ._attention_sparse_problems import SparseProblem, draw_sparse, sparse_in_fl
 from ._record import DTYPES, Benchmark, Parity, ParityProblem, Table
 from ._tables import of_batches
 
-# Of heads of 128 + 64 features before absorption, as in DeepSeek V3.
+# For heads of 128 + 64 features before absorption, as in DeepSeek V3.
 SCALE = 192**-0.5
 FEATURES = LATENT + ROTARY
 _FACTORS = {
@@ -115,13 +115,13 @@ def _benchmark(name: str, heading: str, row_bytes: int, scaled_rows: bool) -> Be
 BENCHMARKS = (
     _benchmark(
         "attention_mla_sparse",
-        "Multi-head latent attention to lists of keys",
+        "Multi-head latent attention, per-token lists of keys",
         2 * FEATURES,
         scaled_rows=False,
     ),
     _benchmark(
         "attention_mla_sparse_fp8",
-        "Multi-head latent attention to lists of keys of 8 bits, with scales in their rows",
+        "Multi-head latent attention, per-token lists of 8-bit keys with scales in their rows",
         SCALED_ROW_BYTES,
         scaled_rows=True,
     ),

@@ -35,8 +35,9 @@ def draw_sparse(
     scaled_rows: bool = False,
     generator: torch.Generator | None = None,
 ) -> SparseProblem:
-    """Tokens with so many keys each, anywhere in lists of `width` places, some keys in several lists and twice in one; numbers below 0
-    and behind the cache between them. NaN in every row that nobody has listed, and between the pages."""
+    """Tokens with this many keys each, anywhere in lists of `width` entries, some keys in several lists and twice in one; mixed with
+    numbers below 0 and past the cache. NaN in every row that is not listed, and between the pages.
+    """
     generator = generator or torch.Generator().manual_seed(0)
     stored = cache_dtype or dtype
     blocks = -(-2 * max([*lengths, 1]) // page) + 1
@@ -66,7 +67,7 @@ def sparse_in_float(
     sinks: torch.Tensor | None = None,
     kv_scale: torch.Tensor | float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Out and LSE by PyTorch's operations in float32, out rounded to q's dtype; or all of it in `dtype`."""
+    """Out and LSE by PyTorch operations in float32, out rounded to q's dtype; or entirely in `dtype`."""
     working = dtype or torch.float32
     cache = latents_in_numbers(problem.kv_cache).to(working).flatten(0, 1)
     factor = scale_tensor(kv_scale, cache.device)

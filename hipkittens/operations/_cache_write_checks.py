@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that writes into caches work and how fast: problems for their kernels, examples, parity, benchmarks."""
+"""Checks of writes to caches: problems for their kernels, examples, parity, benchmarks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _by_assignment(key, keys, values, slots):
 
 
 def _written(write):
-    """What a write leaves of caches of zeros, and what it returns."""
+    """The contents of caches of zeros after a write, and what it returns."""
 
     def call(q, k, v):
         caches = [k.new_zeros(3, 16, *k.shape[1:]) for _ in range(2)]
@@ -59,7 +59,7 @@ def _turned_by_assignment(q, k, v, cos, sin, key_cache, value_cache, slots):
 
 
 def _call(problem, device, layout):
-    """Slots one after the other, which a prompt has."""
+    """Consecutive slots, as for a prompt."""
     e = problem.extents
     key, value = (problem.tensor(device, e["tokens"], e["heads"], e["features"]) for _ in range(2))
     blocks = -(-e["tokens"] // 16)
@@ -69,7 +69,7 @@ def _call(problem, device, layout):
 
 
 def _scaled_call(problem, device, groups_of):
-    """codes with a scale of each token's head, or of each block's."""
+    """Quantized values with a scale for each token and head, or for each block and head."""
     e = problem.extents
     key, value = (problem.tensor(device, e["tokens"], e["heads"], e["features"]) for _ in range(2))
     blocks = -(-e["tokens"] // 16)
@@ -104,21 +104,21 @@ def _calls(tensor):
     whole = [tensor(3, 16, 4, 64, dtype=torch.int8) for _ in range(2)]
     scale, table, scales = (tensor(*sizes, dtype=torch.float32) for sizes in ((1,), (7, 32), (3, 16, 4)))
     return [
-        ("paged, x features beside each other", "cache_write", (key, key, *paged, slots), {"layout": "paged"}),
-        ("float8 with scales", "cache_write", (key, key, *bytes_of, slots), {"k_scale": scale, "v_scale": scale}),
-        ("a scale without float8", "cache_write", (key, key, *paged, slots), {"layout": "paged", "k_scale": scale}),
-        ("latents in rows with their scales", "mla_cache_write",
+        ("paged, x features adjacent", "cache_write", (key, key, *paged, slots), {"layout": "paged"}),
+        ("fp8, one scale each", "cache_write", (key, key, *bytes_of, slots), {"k_scale": scale, "v_scale": scale}),
+        ("a scale without fp8 caches", "cache_write", (key, key, *paged, slots), {"layout": "paged", "k_scale": scale}),
+        ("latents in rows that contain their scales", "mla_cache_write",
          (tensor(7, 512), tensor(7, 64), tensor(3, 16, 656, dtype=torch.uint8), slots), {}),
-        ("one head of rotary keys", "mla_cache_write",
+        ("rotary keys with a head dimension", "mla_cache_write",
          (tensor(7, 512), tensor(7, 1, 64), tensor(3, 16, 576), slots), {}),
-        ("float8 with a scale for each head", "cache_write", (key, key, *bytes_of, slots),
+        ("fp8, one scale per token and head", "cache_write", (key, key, *bytes_of, slots),
          {"key_scales": scales, "value_scales": scales}),
-        ("int8 with a scale for each head of a block", "cache_write", (key, key, *whole, slots),
+        ("int8, one scale per block and head", "cache_write", (key, key, *whole, slots),
          {"key_scales": scales[:, 0], "value_scales": scales[:, 0]}),
-        ("int8 with scales", "cache_write", (key, key, *whole, slots), {"k_scale": scale, "v_scale": scale}),
-        ("an indexer's keys", "indexer_cache_write", (tensor(7, 128), tensor(3, 16, 132, dtype=torch.uint8), slots),
+        ("int8, one scale each", "cache_write", (key, key, *whole, slots), {"k_scale": scale, "v_scale": scale}),
+        ("keys of an indexer", "indexer_cache_write", (tensor(7, 128), tensor(3, 16, 132, dtype=torch.uint8), slots),
          {"powers_of_two": True}),
-        ("with a rotation", "rotary_cache_write", (key, key, key, table, table, *bytes_of, slots), {"k_scale": scale}),
+        ("with rotary embedding", "rotary_cache_write", (key, key, key, table, table, *bytes_of, slots), {"k_scale": scale}),
     ]  # fmt: skip
 
 
@@ -178,14 +178,14 @@ CHECKS = Checks(
                 example="8192x8x128",
                 extents=("tokens", "heads", "features"),
                 shapes=SHAPES,
-                heading=f"Writing keys and values to a cache, layout {layout}",
+                heading=f"Cache write, layout {layout}",
                 bytes=lambda problem: 8.0 * problem["tokens"] * problem["heads"] * problem["features"],
                 call=lambda problem, device, layout=layout: _call(problem, device, layout),
                 refuse=_refuse,
                 chained=True,
                 tables=(
                     Table(
-                        f"Keys and values to a cache, layout {layout}, 8 heads of 128",
+                        f"Cache write, layout {layout}, 8 heads of 128",
                         "{N}x8x128",
                         TOKEN_SIZES,
                     ),
@@ -199,7 +199,7 @@ CHECKS = Checks(
                 example="8192x8x128",
                 extents=("tokens", "heads", "features"),
                 shapes=SHAPES,
-                heading=f"Writing keys and values to a cache of int8, with a scale of each {of}'s head",
+                heading=f"Cache write, int8, one scale per {of} and head",
                 bytes=lambda problem, scales=scales: (
                     problem["tokens"] * problem["heads"] * (6.0 * problem["features"] + scales)
                 ),
@@ -207,7 +207,7 @@ CHECKS = Checks(
                 chained=True,
                 tables=(
                     Table(
-                        f"To a cache of int8, a scale of each {of}'s head, 8 heads of 128",
+                        f"Cache write, int8, one scale per {of} and head, 8 heads of 128",
                         "{N}x8x128",
                         TOKEN_SIZES,
                     ),
@@ -220,14 +220,18 @@ CHECKS = Checks(
             example="H32K8N8192D128",
             letters="NHKD",
             shapes="H32K8N64D128,H32K8N8192D128",
-            heading="Queries and keys turned, and keys and values to a cache",
+            heading="Rotary embedding and cache write",
             bytes=lambda problem: 2.0 * problem["N"] * (2 * problem["H"] + 5 * problem["K"]) * problem["D"],
             call=_rotary_call,
             refuse=lambda extents: (
                 f"D is {extents['D']}; rotary turns pairs, so it has to be even" if extents["D"] % 2 else None
             ),
             chained=True,
-            tables=(Table("With a rotation, 32 and 8 heads of 128", "H32K8N{N}D128", TOKEN_SIZES),),
+            tables=(
+                Table(
+                    "Rotary embedding and cache write, 32 and 8 heads of 128", "H32K8N{N}D128", TOKEN_SIZES
+                ),
+            ),
         ),
     ),
 )

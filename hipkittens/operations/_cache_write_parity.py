@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Parity of writes into caches: rotated, and to codes with scales."""
+"""Parity of writes to caches: rotated, and quantized with scales."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _parity(case, generator) -> ParityProblem:
 
 
 def _scaled_parity(case, generator) -> ParityProblem:
-    """Scales of each token's head or of groups of slots, and what codes stand for with them."""
+    """Scales for each token and head or for groups of slots, and the dequantized values."""
     (heads, features), tokens, layout = case["heads"], case["tokens"], case["layout"]
     group, dtype = case["group"], DTYPES[case["dtype"]]
     blocks = tokens // 16 + 4
@@ -89,13 +89,13 @@ def _scaled_parity(case, generator) -> ParityProblem:
             largest = wide.new_zeros(blocks * 16 // group, heads)
             largest.scatter_reduce_(0, (slots // group)[:, None].expand_as(magnitudes), magnitudes, "amax")
             scales = (largest / (127 if codes == torch.int8 else torch.finfo(codes).max))[slots // group]
-            # Of float64: what codes stand for.
+            # In float64: the dequantized values.
             if wide.dtype == torch.float32:
                 wide = rounded_to_codes(wide, codes, scales[..., None]).float() * scales[..., None]
             written += [wide, scales]
         return tuple(written)
 
-    baseline = "PyTorch's operations in float32, rounded to codes"
+    baseline = "PyTorch's operations in float32, rounded to quantized values"
     return ParityProblem(inputs, ours, theirs, baseline, ("keys", "key_scales", "values", "value_scales"))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Writes into caches that every kernel of them is tried with."""
+"""Trials for every kernel that writes to caches."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ def _scaled_trial(dtype):
 
 
 def _shared_trial(dtype):
-    """Groups that go on, whose scale grows and that are new, of blocks and of parts of them: the first write of each cache finds codes
-    in the place before its slots."""
+    """Groups that continue, whose scale grows and that are new, of blocks and of parts of them: the first write to each cache finds
+    quantized values in the position before its slots.
+    """
 
     def run():
         written, generator = [], torch.Generator().manual_seed(0)
@@ -53,7 +54,7 @@ def _shared_trial(dtype):
                     cache.copy_(torch.randint(8, 72, cache.shape, generator=generator))
                 scales = [torch.full((groups, 3), 0.001) for _ in range(2)]
                 for first, count, factor in ((1, 19, 1.0), (20, 8, 4.0), (28, 11, 0.5)):
-                    # Tokens of a group in several waves, between others that go nowhere.
+                    # Tokens of a group in several waves, between others that are not written.
                     slots = torch.full((13 * count,), -1)
                     slots[::13] = torch.arange(first, first + count)
                     key, value = (
@@ -75,7 +76,7 @@ def _shared_trial(dtype):
 
 
 def trial(kernel: Kernel) -> Trial:
-    """All layouts, of its own dtype and of float8, with features that fill no vector where a layout has them."""
+    """All layouts, in the same dtype and in float8, with features that fill no vector if a layout has them."""
     dtype = DTYPES[kernel.row["element"]]
     if kernel.kind == "scaled":
         return Trial(f"cache_write scaled 37 tokens {kernel.row['element']}", _scaled_trial(dtype))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Caches in pages, and slots of their tokens, for what calls the writes into them."""
+"""Paged caches and slots of tokens, for callers of the cache writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def caches_of(
     dtype: torch.dtype,
     device: str = "cpu",
 ) -> list[torch.Tensor]:
-    """Of zeros."""
+    """Caches of zeros."""
     words = {"blocks": blocks, "block_size": block_size}
     sizes = [
         tuple(
@@ -31,7 +31,7 @@ def caches_of(
 
 
 def mixed_slots(tokens: int, slots: int) -> torch.Tensor:
-    """In no order, some of them nowhere."""
+    """Slots in random order, some of them negative."""
     order = torch.randperm(slots, generator=torch.Generator().manual_seed(0))[:tokens]
     order[::5] = -1
     return order

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that causal convolutions work and how fast: a problem for each kernel, examples, benchmarks."""
+"""Checks of causal convolutions: a problem for each kernel, examples, benchmarks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from ._tensors import draw
 
 
 def _laid_out(x: torch.Tensor, channels_last: bool) -> torch.Tensor:
-    """The same values, with channels or times as neighbours in memory."""
+    """The same values, with channels or times contiguous in memory."""
     return x.transpose(-1, -2).contiguous().transpose(-1, -2) if channels_last else x
 
 
 def _trial(kernel: Kernel) -> Trial:
-    """Times that fill no thread, channels that fill one or, for kernels of any number, do not; all widths, states of each kind,
-    packed sequences."""
+    """Times that fill no thread, channels that fill one or, for kernels of any number, do not; all widths, each kind of state,
+    packed sequences.
+    """
     if kernel.kind == "update":
         return _update_trial(kernel)
     name = kernel.row["element"]
@@ -133,8 +134,8 @@ def _refuse(extents):
 
 def _sizes(rows: Rows) -> str:
     return (
-        f"Causal convolutions: any number of channels and times, widths {', '.join(map(str, WIDTHS))}; channels or times "
-        "neighbours in memory."
+        f"Causal convolutions: any number of channels and time steps, widths {', '.join(map(str, WIDTHS))}; channels or time steps "
+        "contiguous in memory."
     )
 
 
@@ -144,7 +145,7 @@ def _calls(tensor):
     return [
         ("packed sequences with states", "causal_conv1d", (packed, weight),
          {"query_start_loc": starts, "conv_states": tensor(8, 16, 3), "cache_indices": slots}),
-        ("queries, keys and values apart", "causal_conv1d", (packed, weight), {"split": (4, 4, 8)}),
+        ("split into queries, keys and values", "causal_conv1d", (packed, weight), {"split": (4, 4, 8)}),
         ("width 5", "causal_conv1d", (packed, tensor(16, 5)), {}),
         ("silu", "causal_conv1d", (packed, weight), {"activation": "silu"}),
         ("circular states", "causal_conv1d_update", (tensor(4, 16), tensor(8, 16, 6), weight),

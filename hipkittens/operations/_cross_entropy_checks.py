@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that cross_entropy and linear_cross_entropy work and how fast: problems for each kernel, examples, benchmarks."""
+"""Checks of cross_entropy and linear_cross_entropy: problems for each kernel, examples, benchmarks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _IGNORED = -100
 
 
 def _targets(rows: int, classes: int, ignored: int = 1) -> torch.Tensor:
-    """Classes in a fixed order that is none of theirs, the last `ignored` of them left out."""
+    """Classes in a fixed pseudo-random order, with the last `ignored` of them ignored."""
     target = torch.arange(rows) * 7919 % classes
     target[rows - ignored :] = _IGNORED
     return target
@@ -33,7 +33,7 @@ def _targets(rows: int, classes: int, ignored: int = 1) -> torch.Tensor:
 
 def _trial(kernel: Kernel) -> Trial:
     element, plain = kernel.row["element"], kernel.row["plain"] == "true"
-    # More than what the workgroup has in flight, and an end inside it.
+    # More than the workgroup has in flight, and an end inside it.
     narrow = plain and kernel.row["waves"] == "4"
     rows, columns = 3, 4096 + 808 if narrow else 4 * 4096 + 808 if plain else 4096 + 811
     options = {} if plain else {"label_smoothing": 0.1, "z_loss": 1e-3, "softcap": 20.0}

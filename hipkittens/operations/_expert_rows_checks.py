@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that moves of rows to experts and back work and how fast: a problem for each kernel, examples, benchmarks."""
+"""Checks of gathering and combining experts' rows: a problem for each kernel, examples, benchmarks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ._tensors import draw, with_gaps
 
 
 def order_of(tokens: int, k: int, experts: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """entries and places, some choices being no expert's."""
+    """entries and places, with some choices that are not those of an expert."""
     order = expert_sort(draw_ids(tokens, k, experts), None, experts, layout="ragged")
     return order.entries, order.places
 
 
 def _trial(kernel: Kernel) -> Trial:
-    """Six choices of a token are more than are read at once; columns are several turns of a wave, in vectors and not."""
+    """Six choices per token are more than are read at once; columns take several iterations of a wave, in vectors and not."""
     dtype = DTYPES[kernel.row["element"]]
     tokens, k, experts = 29, 6, 7
 
@@ -121,8 +121,8 @@ def _calls(tensor):
     entries, places = tensor(128, dtype=torch.int32), tensor(64, 2, dtype=torch.int32)
     weights = tensor(64, 2, dtype=torch.float32)
     return [
-        ("Llama 4's, weighted", "expert_gather", (tensor(64, 96), entries, places, weights), {}),
-        ("sum without weights", "expert_combine", (tensor(128, 96), entries, places), {}),
+        ("Llama 4, weighted", "expert_gather", (tensor(64, 96), entries, places, weights), {}),
+        ("unweighted sum", "expert_combine", (tensor(128, 96), entries, places), {}),
         ("float64", "expert_combine", (tensor(128, 96, dtype=torch.float64), entries, places), {}),
     ]
 
@@ -160,7 +160,7 @@ CHECKS = Checks(
     parity=(_parity(True), _parity(False)),
     calls=_calls,
     benchmarks=(
-        _benchmark(expert_gather, "Rows in the order of experts"),
+        _benchmark(expert_gather, "Gather of rows in expert order"),
         _benchmark(expert_combine, "Weighted sums of experts' rows"),
     ),
 )

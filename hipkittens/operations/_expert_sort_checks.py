@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that expert_sort works and how fast: a problem for each kernel, an example, benchmarks."""
+"""Checks of expert_sort: a problem for each kernel, an example, benchmarks."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ._tensors import draw
 
 
 def draw_ids(tokens: int, k: int, experts: int, seed: int = 0) -> torch.Tensor:
-    """Some of them no expert's."""
+    """Random ids, some of them not those of an expert."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(-1, experts + 1, (tokens, k), generator=generator, dtype=torch.int32)
 
 
 def _in_torch(weights, ids, experts, block):
-    """Weights by a stable sort, each expert's padded with zeros; and zeros to the capacity."""
+    """Weights by a stable sort, each expert's padded with zeros; then zeros to the capacity."""
     flat, rows = ids.reshape(-1), []
     for expert in range(experts):
         mine = weights.reshape(-1)[flat == expert]
@@ -30,8 +30,9 @@ def _in_torch(weights, ids, experts, block):
 
 
 def _trial(kernel: Kernel) -> Trial:
-    """Waves that all have pairs, the last 64 of one being no 64, in several turns; experts that fill no block, and more of them than
-    threads."""
+    """Waves that all have pairs, the last 64 of one incomplete, in several iterations; experts that fill no block, and more of them than
+    threads.
+    """
     tokens, experts = (2550, 530) if kernel.kind == "sort_all" else (32800, 530)
     ids = draw_ids(tokens, 2, experts)
 
@@ -71,7 +72,7 @@ EXPERT_BLOCK = 64  # of benchmarks
 def drawn_experts(
     tokens: int, experts: int, k: int, device: str, generator: torch.Generator | None = None
 ) -> torch.Tensor:
-    """A token's are drawn evenly, each once; the same at each call without a generator."""
+    """The experts of each token, drawn uniformly without repetition; the same in each call without a generator."""
     generator = generator or torch.Generator(device).manual_seed(0)
     scores = torch.rand(tokens, experts, device=device, generator=generator)
     return scores.topk(k).indices.to(torch.int32)
@@ -84,21 +85,21 @@ def _call(problem, device):
 
 
 def _sizes(rows: Rows) -> str:
-    return f"Sorts by experts: any number of pairs, 1 to {MOST_EXPERTS} experts, blocks of 1 to 65536."
+    return f"Expert sort: any number of pairs, 1 to {MOST_EXPERTS} experts, block sizes from 1 to 65536."
 
 
 def _calls(tensor):
     ids, weights = tensor(64, 8, dtype=torch.int32), tensor(64, 8, dtype=torch.float32)
     return [
         ("packed, with weights", "expert_sort", (ids, weights, 256, 32, "packed"), {}),
-        ("ragged, without", "expert_sort", (ids, None, 256), {"layout": "ragged"}),
+        ("ragged, without weights", "expert_sort", (ids, None, 256), {"layout": "ragged"}),
         (
-            "of one device's experts",
+            "experts of one device",
             "expert_sort",
             (ids, weights, 32, 64),
             {"expert_map": tensor(256, dtype=torch.int32)},
         ),
-        ("no block", "expert_sort", (ids, weights, 256), {}),
+        ("no block size", "expert_sort", (ids, weights, 256), {}),
     ]
 
 
@@ -134,16 +135,12 @@ CHECKS = Checks(
             example="8192x256x8",
             extents=("tokens", "experts", "k"),
             shapes="64x256x8,512x128x8,8192x256x8",
-            heading="Sort of tokens by experts",
+            heading="Expert sort",
             bytes=lambda problem: 12.0 * problem["tokens"] * problem["k"],
             call=_call,
             refuse=refuse_experts,
             chained=True,
-            tables=(
-                Table(
-                    "Sort of tokens by 256 experts, 8 of each token", "{N}x256x8", TOKEN_SIZES, TOKEN_PEERS
-                ),
-            ),
+            tables=(Table("Expert sort, 256 experts, 8 per token", "{N}x256x8", TOKEN_SIZES, TOKEN_PEERS),),
         ),
     ),
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that feed-forward blocks work and how fast: a problem for each kernel, examples, parity, benchmarks."""
+"""Checks of feed-forward blocks: a problem for each kernel, examples, parity, benchmarks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ..gemm import ACTIVATIONS_OF_SUMS, linear
 from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Trial
 from ._tensors import draw, long_enough, with_gaps
 
-# m, rows of the weight and k at which the plan for a single XCD takes a tile, on both targets. Loops have several turns, and K a tail of more than half
-# a tile, so that every read of it meets something that is not zero.
+# m, rows of the weight and k at which the plan for a single XCD selects a tile, on both targets. Loops have several iterations, and K a tail of more than half
+# a tile, so that every read of it finds nonzero values.
 _SHAPES = {
     (256, 256): (4864, 512, 488),
     (128, 128): (256, 2048, 360),
@@ -63,7 +63,7 @@ def _each_tile(long: bool = False, every: bool = False) -> Iterator[Trial]:
 
 
 def _representative() -> Iterator[Trial]:
-    """Of a K whose loop outweighs that over the sums."""
+    """With a K whose loop dominates the epilogue."""
     return _each_tile(long=True)
 
 
@@ -72,7 +72,7 @@ def _every_kernel() -> Iterator[Trial]:
 
 
 def _whole(x, w_up, w_down, bias=None, *, kind=_DEFAULT, gated=True, interleaved=False):
-    """In float32 or float64, what is between the products rounded to x's dtype."""
+    """In float32 or float64, with the hidden values rounded to x's dtype."""
     wide = (lambda value: value) if x.dtype == torch.float64 else torch.Tensor.float
     sums = wide(x) @ wide(w_up).mT
     if bias is not None:
@@ -87,7 +87,7 @@ def _whole(x, w_up, w_down, bias=None, *, kind=_DEFAULT, gated=True, interleaved
 
 
 def _torch_block(x, w_up, w_down, bias=None, *, kind=_DEFAULT, gated=True, interleaved=False):
-    """The operations of a program: a product, its gate or activation, a product, each rounded."""
+    """The operations of a program: a GEMM, its gate or activation, a GEMM, each rounded."""
     if x.dtype == torch.float64:
         return _whole(x, w_up, w_down, bias, kind=kind, gated=gated, interleaved=interleaved)
     sums = F.linear(x, w_up, bias)
@@ -130,23 +130,23 @@ def _parity(case: dict[str, Any], generator: torch.Generator) -> ParityProblem:
         inputs={name: value.detach() for name, value in inputs.items()},
         ours=ours,
         theirs=lambda *tensors: _whole(*map(torch.Tensor.detach, tensors), **options),
-        baseline="PyTorch's operations in float32, the gated sums and the result rounded once each",
+        baseline="PyTorch's operations in float32, the gated values and the result rounded once each",
     )
 
 
 def _calls(tensor):
     x, w_up, w_down = tensor(4, 96), tensor(256, 96), tensor(96, 128)
     return [
-        ("gates", "feed_forward", (x, w_up, w_down), {"activation": "gelu_tanh"}),
+        ("gated", "feed_forward", (x, w_up, w_down), {"activation": "gelu_tanh"}),
         (
-            "gpt-oss: gates and others alternate, biases",
+            "gpt-oss: interleaved gate and up rows, biases",
             "feed_forward",
             (x, w_up, w_down),
             {"activation": "swiglu", "interleaved": True, "bias_up": tensor(256), "bias_down": tensor(96)},
         ),
-        ("no gates", "feed_forward", (x, w_down.mT, w_down), {"gated": False, "activation": "relu"}),
+        ("not gated", "feed_forward", (x, w_down.mT, w_down), {"gated": False, "activation": "relu"}),
         (
-            "tanh without gates",
+            "tanh, not gated",
             "feed_forward",
             (x, w_down.mT, w_down),
             {"gated": False, "activation": "tanh"},
@@ -227,8 +227,8 @@ CHECKS = Checks(
     ),
     calls=_calls,
     sizes=lambda rows: (
-        "Linear layers with an activation or a gate in the product: any M, N and K, bfloat16 and float16, rows of x and of the "
-        "weight along K."
+        "Linear layers with an activation or a gate fused into the GEMM: any M, N and K, bfloat16 and float16, with rows of x and of "
+        "the weight along K."
     ),
     benchmarks=(
         Benchmark(

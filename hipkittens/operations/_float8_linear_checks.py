@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that float8_linear is right: its recipes in PyTorch's operations, with casts of their own."""
+"""Checks of float8_linear: its recipes by PyTorch operations, with separate casts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RECIPES = ("rowwise", "tensorwise", "rowwise_with_gw_hp")
 
 
 def dequantised(values: torch.Tensor, axis: int | None, format: str, power: bool) -> torch.Tensor:
-    """Q(values) in float64: a scale for each slice along axis, or one for all; all steps of it are those of float32."""
+    """Q(values) in float64: a scale for each slice along axis, or one for all; all its steps are computed as in float32."""
     dtype = dtype_of(format, values.device)
     largest = torch.finfo(dtype).max
     values = values.float()
@@ -65,7 +65,7 @@ class _Emulated(torch.autograd.Function):
 
 
 def emulated(x, w, bias=None, recipe="rowwise"):
-    """float8_linear in PyTorch's operations, for x (M, K)."""
+    """float8_linear by PyTorch operations, for x (M, K)."""
     return _Emulated.apply(x, w, bias, recipe)
 
 
@@ -84,7 +84,7 @@ def _parity(case, generator) -> ParityProblem:
         inputs=inputs,
         ours=lambda *tensors: float8_linear(*tensors, **given()),
         theirs=lambda *tensors: emulated(*tensors, **given()),
-        baseline="the recipe in PyTorch's operations: the same codes, summed in float32, rounded once",
+        baseline="the recipe in PyTorch's operations: the same quantized values, summed in float32, rounded once",
         magnitude=4.0 * max(m, k, n) ** 0.5,
     )
 
@@ -115,7 +115,7 @@ CHECKS = Checks(
             partial(float8_linear, recipe=recipe),
             partial(emulated, recipe=recipe),
         )
-        # Their reference is one for all targets, whose codes have the same values where scales are powers of two.
+        # They have one reference for all targets, whose codes have the same values if scales are powers of two.
         for recipe in RECIPES
         if recipe != "tensorwise"
     ),
@@ -150,7 +150,7 @@ CHECKS = Checks(
             example="8192x8192x8192",
             extents=("M", "N", "K"),
             shapes="8192x8192x8192,8192x8192x8192:training",
-            heading="A linear layer in 8 bits, with its casts",
+            heading="Linear layer in fp8, including casts",
             bytes=lambda problem: (
                 2.0
                 * _products(problem)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What runs the kernels of norms that have more around them: every operand, every way to make codes."""
+"""Trials of the kernels of norms with additional fused operations: every operand, every quantization."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SPECS = (
     QuantSpec("mxfp4", scale_rule="round_up", rounding="away", layout="shuffled"),
     QuantSpec("int8", "tensor"),
 )
-# Of kernels of any arguments: rows that are read in more than one turn, and end inside a vector.
+# For kernels of any arguments: rows that are read in more than one iteration, and end inside a vector.
 _COLUMNS = {"short": 1030, "long": 8774}
 
 
@@ -66,7 +66,7 @@ def _run(dtype: torch.dtype, rows: int, columns: int, usual: bool) -> list[torch
 
 
 def _columns(row) -> int:
-    """Of a row of variants.def: lanes at the end without elements, or a tail."""
+    """The columns for a row of variants.def: lanes at the end without elements, or a tail."""
     if row["usual"] == "true":
         return 512 * int(row["waves"]) * int(row["chunks"]) - 8
     return _COLUMNS["short" if int(row["waves"]) == 1 else "long"]

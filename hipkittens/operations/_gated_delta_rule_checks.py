@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that gated delta rules work and how fast: a problem for each kernel, examples, benchmarks."""
+"""Checks of gated delta rules: a problem for each kernel, examples, benchmarks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _drawn(batch, tokens, key_heads, heads, key, value, dtype):
 
 
 def _trial(kernel: Kernel) -> Trial:
-    """At least three chunks, the last one of which is not full; keys and values that fill no tile; several sequences, one without tokens."""
+    """At least three chunks, the last of which is not full; keys and values that fill no tile; several sequences, one without tokens."""
     dtype, key = DTYPES[kernel.row["element"]], int(kernel.row["key"])
     title = f"gated_delta_rule {kernel.row['name']}"
     if kernel.kind == "step":
@@ -39,7 +39,7 @@ def _trial(kernel: Kernel) -> Trial:
     @partitioned("CPX")
     def run():
         inputs = _drawn(1, tokens, heads // 2, heads, key - 8, value, dtype)
-        # The first workgroups, which are mutated, have the long one.
+        # The first workgroups, which are mutated, process the long one.
         starts = torch.tensor([0, tokens - 9, tokens - 9, tokens - 4], dtype=torch.int32)
         out, state = gated_delta_rule(*(x.detach() for x in inputs), l2norm=True, return_state=True)
         results = [out, state]
@@ -72,12 +72,12 @@ def _run_step(kernel: Kernel, dtype: torch.dtype, key: int):
 
 
 def _in_torch(q, k, v, g, beta, initial=None, l2norm=True):
-    """In chunks, as Transformers computes them, with the products of the inputs' dtype."""
+    """In chunks, as Transformers computes them, with GEMMs in the inputs' dtype."""
     return in_torch(q, k, v, g, beta, k.shape[3] ** -0.5, initial, l2norm, operand=q.dtype)
 
 
 def _with_gradients(case):
-    """Keys of the most elements that a dtype has gradients of, where it has none of so many."""
+    """Keys with the largest number of elements for which a dtype has gradients, if it has none for this number."""
     return {**case, "key": min(case["key"], LARGEST_KEY_WITH_GRADIENT[DTYPES[case["dtype"]]])}
 
 
@@ -104,7 +104,7 @@ def _parity(case, generator) -> ParityProblem:
         "g": g,
         "beta": beta,
     }
-    # Without a state the decay of the only token has no gradient.
+    # Without a state the decay of a single token has no gradient.
     if case["state"] or tokens == 1:
         inputs["initial"] = drawn(batch, heads, key, value)
 
@@ -121,8 +121,8 @@ def _parity(case, generator) -> ParityProblem:
         ours=ours,
         theirs=theirs,
         outputs=("out", "state"),
-        baseline="chunks of 64 in PyTorch's products of the same dtype, the rest in float32",
-        # The gradient of a decay is five sums over a chunk's tokens, of products of as many terms as values have elements.
+        baseline="in chunks of 64, PyTorch's matrix products in the same dtype, the rest in float32",
+        # The gradient of a decay is five sums over a chunk's tokens, each of products with as many terms as values have elements.
         magnitude=5.0 * min(tokens, 64) * value,
     )
 
@@ -155,7 +155,7 @@ def _refuse(extents):
 
 
 def _token_bytes(problem) -> float:
-    """Of a token: q, k, v and the result, and two gates in float32."""
+    """Bytes of a token: q, k, v and the result, and two gates in float32."""
     return 4.0 * problem["size"] * (problem["key_heads"] + problem["heads"]) + 8.0 * problem["heads"]
 
 
@@ -188,8 +188,8 @@ def _calls(tensor):
 
 def _sizes(rows: Rows) -> str:
     return (
-        f"Gated delta rules: keys of 1 to {LARGEST_KEY} elements (in float32 up to 128 with gradients), values of any number, any number of "
-        "value heads to a key head."
+        f"Gated delta rules: keys of 1 to {LARGEST_KEY} elements (in float32 up to 128 with gradients), values of any size, any number of "
+        "value heads per key head."
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that matrix products work and how fast: problems for each kernel, examples, benchmarks."""
+"""Checks of matrix products: problems for each kernel, examples, benchmarks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from ._tensors import draw
 
 _NAMES = ("bf16", "f16")
 _ORIENTATIONS = ("nn", "nt", "tn", "tt")
-# m, n, k: for each tile one at which the plan for a single XCD picks it, on the targets that have it: an eighth of what a whole device
-# takes to be full. The last two split K and have odd rows.
+# m, n, k: for each tile one at which the plan for a single XCD selects it, on the targets that have it: an eighth of what a whole device
+# needs to be full. The last two split K and have odd rows.
 _SHAPES = (
     (512, 4096, 640),
     (512, 2048, 512),
@@ -33,12 +33,12 @@ _SHAPES = (
     (64, 128, 2048),
     (257, 129, 515),
 )
-# gfx942 has 256x224 tiles for nt alone, and takes them at the first of those above.
+# gfx942 has 256x224 tiles only for nt, and uses them at the first of those above.
 _SHAPES_NT = ((4864, 512, 256), (16, 2048, 1064), (16, 3072, 488))
-# Tiles of which there is a row with plain loads, on gfx950.
+# Tiles that have a row with plain loads, on gfx950.
 _SHAPES_OF_TWINS = ((512, 4096, 640), (256, 2048, 512))
-# The same with loops of several turns and tails, by tile: it wants one for every compute unit. A tail is more than half a tile,
-# so that every read of it meets something that is not zero.
+# The same with loops of several iterations and tails, by tile: it needs one for every compute unit. A tail is more than half a tile,
+# so that every read of it finds nonzero values.
 _LOOPED_SHAPES = {
     (256, 256, 64): (4864, 512, 488),
     (256, 224, 32): (512, 4096, 1048),
@@ -50,7 +50,7 @@ _LOOPED_SHAPES = {
     (16, 64, 64): (16, 2048, 1064),
     (16, 128, 64): (16, 3072, 488),
 }
-# Of sums that are added to C, whose K is not split, by the tile's rows and where rows of operands begin.
+# For sums that are added to C, whose K is not split, by the tile's rows and the alignment of operand rows.
 _ADDED_SHAPES = {
     ("256", "vector"): (4864, 512, 616),
     ("128", "vector"): (256, 2048, 488),
@@ -59,7 +59,7 @@ _ADDED_SHAPES = {
 }
 _ADDED_ORIENTATIONS = ("nn", "tn")
 _LOOPED_UNALIGNED = (257, 129, 515)
-# batch, m, n, k and whether rows begin anywhere: one for each tile size, and a long k that is split
+# batch, m, n, k and whether rows are unaligned: one for each tile size, and a long k that is split
 _SMALL_SHAPES = (
     (256, 256, 256, 64, False), (256, 128, 128, 64, False), (1, 64, 64, 64, False), (256, 32, 128, 64, False),
     (512, 16, 256, 64, False), (1, 60, 60, 61, True), (1, 64, 64, 8192, False),
@@ -83,7 +83,7 @@ def _run_adding(orientation: str, dtype: torch.dtype, m: int, n: int, k: int) ->
 
 @contextlib.contextmanager
 def _loads(order: str) -> Iterator[None]:
-    """Inside, rows with this order of loads are taken where there is one with another."""
+    """Context manager: rows with this order of loads are used instead of the same ones with another."""
     before = os.environ.get(GEMM_LOADS.variable)
     os.environ[GEMM_LOADS.variable] = order
     try:
@@ -196,10 +196,10 @@ def _calls(tensor):
             (x.mT, x),
             {"bias": w, "out_dtype": torch.float32},
         ),
-        ("batches that broadcast", "matmul", (tensor(3, 1, 4, 8), tensor(2, 8, 5)), {}),
-        ("two input dtypes", "matmul", (x, x.mT.half()), {}),
+        ("broadcast batch dimensions", "matmul", (tensor(3, 1, 4, 8), tensor(2, 8, 5)), {}),
+        ("mixed input dtypes", "matmul", (x, x.mT.half()), {}),
         ("float32 operands", "matmul", (x.float(), x.mT.float()), {}),
-        ("added to float32 sums in place", "addmm_", (tensor(96, 96, dtype=torch.float32), x.mT, x), {}),
+        ("accumulated in place into float32", "addmm_", (tensor(96, 96, dtype=torch.float32), x.mT, x), {}),
     ]
 
 
@@ -214,7 +214,7 @@ def _sizes(rows: Rows) -> str:
         "x".join(map(str, tile)) + ("" if len(of) == len(rows) else f" ({', '.join(sorted(of))})")
         for tile, of in sorted(targets.items(), reverse=True)
     )
-    return f"Matrix products: any M, N and K. Tiles (M x N x K): {named}."
+    return f"GEMM: any M, N and K. Tiles (M x N x K): {named}."
 
 
 def _exercise(draw):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that products of groups work and how fast: a problem for each kernel, examples, benchmarks."""
+"""Checks of grouped matrix products: a problem for each kernel, examples, benchmarks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ._tensors import draw, ends_of, even_ends, long_enough, with_gaps
 
 
 def in_groups(a, b, offs):
-    """The same as products of PyTorch's, one after the other; what is behind the last group is zero."""
+    """The same as consecutive PyTorch products; what is past the last group is zero."""
     if a.dim() == 3:
         return in_groups(b.mT, a.mT, offs).mT
     ends = offs.tolist()
@@ -28,8 +28,8 @@ def in_groups(a, b, offs):
     return torch.cat([*parts, a.new_zeros(a.shape[0] - ends[-1], b.shape[-1])])
 
 
-# Sizes of groups, n and k at which the plan for a single XCD takes a tile, on both targets; three rows more are behind the last group. Loops have
-# several turns, and K a tail of more than half a tile.
+# Sizes of groups, n and k at which the plan for a single XCD selects a tile, on both targets; three more rows follow the last group. Loops have
+# several iterations, and K a tail of more than half a tile.
 _SIZES = {
     (256, 256): ((1500, 0, 1497), 512, 360),
     (128, 128): ((100, 0, 110), 1024, 616),
@@ -39,7 +39,7 @@ _SIZES = {
     (16, 128): ((5, 0, 20), 1024, 1960),
 }
 _UNALIGNED = ((20, 0, 45), 67, 621)
-# Of gates: columns are those that are multiplied.
+# For gates: columns are those that are multiplied.
 _GATED_SIZES = {
     256: ((1500, 0, 1497), 512, 1000),
     128: ((900, 700), 256, 1000),
@@ -47,7 +47,7 @@ _GATED_SIZES = {
     16: ((5, 0, 20), 512, 1960),
 }
 _GATED_UNALIGNED = ((20, 0, 45), 66, 621)
-# Of groups of K: the same with sizes of M, N and of the groups.
+# For groups of K: the same with sizes of M, N and of the groups.
 _SIZES_OF_K = {(256, 256): (256, 2304, (1000, 0, 810)), (128, 128): (128, 1024, (700, 0, 561))}
 _UNALIGNED_OF_K = (67, 35, (1301, 0, 645))
 
@@ -108,7 +108,7 @@ def trial(kernel: Kernel) -> Trial:
 
 
 def _representative():
-    """Of a K whose loop outweighs that over a workgroup's tiles."""
+    """With a K whose loop dominates the rest of a workgroup's tiles."""
     for name in ("bf16", "f16"):
         for orientation in ("nn", "nt"):
             for sizes, n, k in (*_SIZES.values(), _UNALIGNED):
@@ -125,7 +125,7 @@ def _representative():
 
 
 def _ends_of_rows(a) -> torch.Tensor:
-    """A third, nothing, and half of them."""
+    """Groups of a third, nothing, and half of them."""
     rows = a.shape[-2]
     return ends_of([rows // 3, 0, rows // 2]).to(a.device)
 
@@ -172,7 +172,7 @@ def _parity(case, generator) -> ParityProblem:
         inputs={"a": stored(a, a_transposed), "b": stored(b, b_transposed)},
         ours=lambda a, b: grouped_matmul(a, b, offs),
         theirs=lambda a, b: in_groups(a, b, offs),
-        baseline="PyTorch's products, group by group, as its own grouped_mm on a CPU",
+        baseline="PyTorch's products, group by group, like its own grouped_mm on a CPU",
         magnitude=(a.double().abs() @ b.double().abs()).max().item(),
     )
 
@@ -181,11 +181,11 @@ def _calls(tensor):
     ends = tensor(3, dtype=torch.int32)
     a, b = tensor(32, 64), tensor(3, 64, 96)
     return [
-        ("groups of the summed dimension", "grouped_matmul", (tensor(64, 32).mT, tensor(64, 96), ends), {}),
-        ("groups of columns", "grouped_matmul", (tensor(3, 32, 64), tensor(64, 96), ends), {}),
-        ("a matrix for each group", "grouped_matmul", (tensor(3, 32, 64), b), {}),
-        ("a bias for each group", "grouped_matmul", (a, b, ends), {"bias": tensor(3, 96)}),
-        ("offs as int64", "grouped_matmul", (a, b, tensor(3, dtype=torch.int64)), {}),
+        ("groups along K", "grouped_matmul", (tensor(64, 32).mT, tensor(64, 96), ends), {}),
+        ("groups along N", "grouped_matmul", (tensor(3, 32, 64), tensor(64, 96), ends), {}),
+        ("one matrix per group", "grouped_matmul", (tensor(3, 32, 64), b), {}),
+        ("one bias per group", "grouped_matmul", (a, b, ends), {"bias": tensor(3, 96)}),
+        ("int64 offs", "grouped_matmul", (a, b, tensor(3, dtype=torch.int64)), {}),
         ("float32", "grouped_matmul", (a.float(), b.float(), ends), {}),
         *scaled_checks.calls(tensor),
     ]
@@ -197,13 +197,13 @@ def _sizes(rows: Rows) -> str:
     }, reverse=True)  # fmt: skip
     named = ", ".join("x".join(map(str, tile)) for tile in tiles)
     return (
-        f"Products of groups: any M, N, K and sizes of groups, up to {MOST_GROUPS} groups of rows; with scales, groups of rows alone: fp8, "
+        f"Grouped GEMM: any M, N, K and group sizes, up to {MOST_GROUPS} groups of rows. With scales, only groups of rows: fp8, "
         f"bfloat16 with MXFP4, and on gfx950 MXFP4, MXFP8 and fp8 with MXFP4. Tiles (M x N): {named}."
     )
 
 
 def _rows_of(e) -> int:
-    """Every token goes to k of G experts."""
+    """Every token is routed to k of G experts."""
     return e["tokens"] * e["k"]
 
 
@@ -275,7 +275,7 @@ CHECKS = Checks(
             example="1024x8x2x28672x4096",
             extents=("tokens", "G", "k", "N", "K"),
             shapes="1024x8x2x28672x4096,1024x128x8x3072x4096",
-            heading="Products of groups",
+            heading="Grouped GEMM",
             flops=lambda e: 2.0 * _rows_of(e) * e["N"] * e["K"],
             bytes=lambda e: 2.0 * (_rows_of(e) * (e["K"] + e["N"]) + _touched(e) * e["K"] * e["N"]),
             call=_call,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that HSTU's attention works and how fast: problems for each kernel, examples, parity, benchmarks."""
+"""Checks of HSTU attention: problems for each kernel, examples, parity, benchmarks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _ends(lengths) -> torch.Tensor:
 
 
 def _run(dtype: torch.dtype, size: int, backward: bool) -> list[torch.Tensor]:
-    """Two sequences with all masks and an empty one, of several tiles and a broken one; two heads that share a key head."""
+    """Two sequences with all masks and an empty one, with several tiles and a partial one; two heads that share a key head."""
     # A tile of the forward's rows is the longer one.
     longest = 390 if backward else 900
     lengths = longest, 0, 70
@@ -157,7 +157,7 @@ def _flops(problem) -> float:
 
 
 def _backward_flops(problem) -> float:
-    """Of three products of width D and two of width V."""
+    """Three GEMMs of width D and two of width V."""
     e = problem.extents
     return _flops(problem) / (e["D"] + e["V"]) * (3 * e["D"] + 2 * e["V"])
 
@@ -188,15 +188,20 @@ def _calls(tensor):
     usual = rows, rows, rows, ends, 30
     return [
         ("targets and context", "hstu_attention", usual, {"num_targets": targets, "contextual_seq_len": 3}),
-        ("the last 16 places", "hstu_attention", usual, {"max_attn_len": 16}),
+        ("the last 16 positions", "hstu_attention", usual, {"max_attn_len": 16}),
         ("fewer key heads", "hstu_attention", (rows, rows[:, :2], rows[:, :2], ends, 30), {}),
-        ("other rows of k", "hstu_attention", (rows, rows[:30], rows[:30], ends, 30), {}),
+        (
+            "different numbers of rows of q and k",
+            "hstu_attention",
+            (rows, rows[:30], rows[:30], ends, 30),
+            {},
+        ),
         ("int64 targets", "hstu_attention", usual, {"num_targets": targets.long()}),
     ]
 
 
 def _sizes(rows: Rows) -> str:
-    return "HSTU attention: head sizes that are multiples of 8 up to 256, one for q and k and one for v, with all masks and gradients."
+    return "HSTU attention: head sizes that are multiples of 8 up to 256, one for q and k and one for v, with all masks and with gradients."
 
 
 def _exercise(draw):

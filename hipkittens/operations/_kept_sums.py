@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Derivatives of what is taken of a product's sums in its launch, by the sums that the launch kept."""
+"""Derivatives of epilogues fused into a GEMM, from the accumulators that its launch stored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .._call import call
 
 
 def kept(sums: torch.Tensor) -> torch.Tensor:
-    """RuntimeError unless the operator was asked for them, as functions do where a gradient is recorded."""
+    """RuntimeError unless the operator was asked to store them, as functions do if a gradient is recorded."""
     if sums.dim() == 1:
         raise RuntimeError(
             "hipkittens: an operator of a linear layer with an activation was called with keep_sums=False and is differentiated; "
@@ -19,7 +19,7 @@ def kept(sums: torch.Tensor) -> torch.Tensor:
 
 
 def gradient_of_gates(grad, sums, activation, interleaved, alpha, limit) -> torch.Tensor:
-    """Of sums, n gates and then n partners in a row; interleaved: in the order in which the weight has them."""
+    """The gradient of accumulators, n gates followed by the n values they multiply in a row; interleaved: in the order of the weight."""
     sums = kept(sums)
     of_sums, _ = call(
         "gated_activation_backward", grad.to(sums.dtype), sums, None, None, activation, alpha, limit

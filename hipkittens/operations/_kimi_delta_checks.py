@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that Kimi delta attention works and how fast: a problem for each kernel, examples, benchmarks."""
+"""Checks of Kimi delta attention: a problem for each kernel, examples, benchmarks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _drawn(batch, tokens, key_heads, heads, key, value, dtype):
 
 
 def _trial(kernel: Kernel) -> Trial:
-    """Keys and values that fill no tile, several tokens or chunks; slots in any order and none; gates in the kernel."""
+    """Keys and values that fill no tile, several tokens or chunks; slots in any order and invalid ones; gates in the kernel."""
     dtype, key = DTYPES[kernel.row["element"]], int(kernel.row["key"])
     if kernel.kind != "channel_step":
         # Wide columns are for states that fill the device, here a single XCD.
@@ -60,12 +60,13 @@ def _run(layout: str, dtype: torch.dtype, key: int):
 
 @partitioned("CPX")
 def _run_chunks(dtype: torch.dtype, key: int, wide: bool):
-    """At least three chunks, the last one of which is not full; several sequences, one without tokens; gates in the kernel. Keys that
-    are not normalised would make states grow without end."""
+    """At least three chunks, the last of which is not full; several sequences, one without tokens; gates in the kernel. Keys that are not
+    normalized would make states grow without bound.
+    """
     heads, value, tokens = (10, 40, 342) if wide else (2, 24, 342)
     inputs = _drawn(1, tokens, heads // 2, heads, key, value, dtype)
     results = [] if wide else [*kimi_delta_attention(*inputs, l2norm=True, return_state=True)]
-    # The first workgroups, which are mutated, have the long one.
+    # The first workgroups, which are mutated, process the long one.
     starts = torch.tensor([0, tokens - 9, tokens - 9, tokens - 4], dtype=torch.int32)
     state = draw(3, heads, key, value, dtype=torch.float32).detach()
     gate = {"A_log": draw(heads, dtype=torch.float32).detach(), "dt_bias": torch.ones(heads, key)}
@@ -77,7 +78,7 @@ def _run_chunks(dtype: torch.dtype, key: int, wide: bool):
 
 
 def _in_torch(q, k, v, g, beta, initial=None, l2norm=True):
-    """As kernels compute them: few tokens, and keys that have no chunks, one after the other; else chunks of the inputs' dtype."""
+    """Like the kernels: few tokens, and keys that have no chunks, sequentially; otherwise in chunks in the inputs' dtype."""
     scale, chunks = k.shape[3] ** -0.5, v.shape[1] >= 17 and (q.element_size() == 2 or k.shape[3] <= 128)
     return in_torch(q, k, v, g, beta, scale, initial, l2norm, operand=q.dtype, chunks=chunks)
 
@@ -124,7 +125,7 @@ def _parity(case, generator) -> ParityProblem:
         ours=ours,
         theirs=theirs,
         outputs=("out", "state"),
-        baseline="chunks of 64 in PyTorch's products of the same dtype, the rest in float32; without chunks token after token in float32",
+        baseline="in chunks of 64, PyTorch's matrix products in the same dtype, the rest in float32; without chunks, token by token in float32",
     )
 
 
@@ -156,7 +157,7 @@ def _refuse(extents):
 
 
 def _token_bytes(problem) -> float:
-    """Of a token: q, k, v, g and the result, and beta in float32."""
+    """Bytes of a token: q, k, v, g and the result, and beta in float32."""
     return problem["size"] * (4.0 * problem["key_heads"] + 6.0 * problem["heads"]) + 4.0 * problem["heads"]
 
 
@@ -170,9 +171,9 @@ def _calls(tensor):
         ("packed sequences", "kimi_delta_attention", (q, q, v, g, beta), {"cu_seqlens": starts}),
         ("gates of Kimi Linear", "kimi_delta_attention", (q, q, v, g, beta),
          {"A_log": heads, "dt_bias": bias, "beta_logits": True, "l2norm": True}),
-        ("a lower bound of the gates", "kimi_delta_attention", (q, q, v, g, beta),
+        ("a lower bound for the gates", "kimi_delta_attention", (q, q, v, g, beta),
          {"A_log": heads, "dt_bias": bias, "lower_bound": -5.0}),
-        ("one decay a head", "kimi_delta_attention", (q, q, v, beta, beta), {}),
+        ("one decay per head", "kimi_delta_attention", (q, q, v, beta, beta), {}),
         ("speculative decoding", "kimi_delta_step", (one, one, of_one, of_one, rate, pool),
          {"state_indices": tensor(3, 2, dtype=torch.int32), "accepted": tensor(3, dtype=torch.int32)}),
         ("bfloat16 states", "kimi_delta_step", (one, one, of_one, of_one, rate, tensor(8, 4, 64, 64)), {}),
@@ -180,7 +181,7 @@ def _calls(tensor):
 
 
 def _sizes(rows: Rows) -> str:
-    return f"Kimi delta attention: keys of 1 to {LARGEST_KEY} elements, values of any number, any number of value heads to a key head."
+    return f"Kimi delta attention: keys of 1 to {LARGEST_KEY} elements, values of any size, any number of value heads per key head."
 
 
 def _example(q, k, v, g, beta):

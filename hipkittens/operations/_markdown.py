@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Markdown that pages about operations are written in."""
+"""Markdown for the pages on operations."""
 
 from __future__ import annotations
 

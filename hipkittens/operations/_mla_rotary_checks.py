@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that mla_rotary works and how fast: problems for its kernels, examples, parity, benchmarks."""
+"""Checks of mla_rotary: problems for its kernels, examples, parity, benchmarks."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def representative(name: str) -> Trial:
 
 
 def _in_torch(q_nope, q_pe, k_nope, k_pe, tables, interleaved, rows):
-    """Turned in their dtype or in float32, whichever is wider, and rounded once."""
+    """Rotated in their dtype or in float32, whichever is wider, and rounded once."""
     wide = torch.promote_types(q_pe.dtype, torch.float32)
     turned = [
         turn(each.to(wide), *(table.to(wide) for table in tables), interleaved, rows, -2).to(each.dtype)
@@ -108,7 +108,7 @@ def _parity(case, generator) -> ParityProblem:
 
 
 def _call(problem, device, cached):
-    """One latent for all heads, into the slots that a prompt has."""
+    """One latent for all heads, into consecutive slots as for a prompt."""
     e = problem.extents
     tokens, heads, nope, rotary = e["tokens"], e["heads"], e["nope"], e["rotary"]
     parts = [
@@ -136,7 +136,7 @@ def _calls(tensor):
         ("queries and one latent", "mla_rotary", (*parts, table, table), {}),
         ("with a cache", "mla_rotary", (*parts, table, table), {"kv_cache": cache, "slots": slots}),
         (
-            "a scale without float8",
+            "a scale without an fp8 cache",
             "mla_rotary",
             (*parts, table, table),
             {"kv_cache": cache, "slots": slots, "scale": scale},
@@ -166,7 +166,7 @@ CHECKS = Checks(
         Parity(
             "mla_rotary",
             {
-                # features that are not turned, and that are
+                # features that are not rotated, and that are
                 "features": ((128, 64), (1, 2), (512, 64), (40, 16), (7, 6), (72, 8)),
                 "heads": ((4, 1), (1, 1), (8, 2), (5, 5)),
                 "tokens": (17, 1, 2, 33, 130),
@@ -196,8 +196,8 @@ CHECKS = Checks(
             chained=True,
         )
         for name, heading, cached, copies in (
-            ("mla_rotary", "Heads of latent attention, turned and joined", False, 2),
-            ("mla_rotary_cache", "Heads of latent attention, turned and joined, with the cache", True, 3),
+            ("mla_rotary", "Rotary embedding and concatenation of MLA heads", False, 2),
+            ("mla_rotary_cache", "Rotary embedding and concatenation of MLA heads, with cache write", True, 3),
         )
     ),
 )  # fmt: skip

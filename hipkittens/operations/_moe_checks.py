@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that the experts of a layer work and how fast: examples, parity, a benchmark."""
+"""Checks of mixture-of-experts layers: examples, parity, a benchmark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._record import DTYPES, Checks, Example, Parity, ParityProblem
 
 
 def by_tokens(ids, kind="silu", interleaved=False, weight_input=False, limit=None, held=None, gated=True):
-    """moe in PyTorch, each expert's tokens at a time; held: the number among w1 and w2 of each id."""
+    """moe in PyTorch, each expert's tokens at a time; held: the index in w1 and w2 for each id."""
     wanted = ids if held is None else held[ids.long()]
 
     def layer(x, w1, w2, weights, bias1=None, bias2=None):
@@ -72,7 +72,7 @@ def _parity(case, generator) -> ParityProblem:
         inputs=inputs,
         ours=ours,
         theirs=by_tokens(ids, case["kind"], **options),
-        baseline="an expert's tokens at a time in PyTorch, rounded as often; sums of choices in float32",
+        baseline="PyTorch, one expert at a time, rounded as often; sums over chosen experts in float32",
     )
 
 
@@ -137,7 +137,7 @@ CHECKS = Checks(
             },
         ),
         (
-            "without a gate",
+            "not gated",
             "moe",
             (
                 tensor(4, 64),
@@ -149,7 +149,7 @@ CHECKS = Checks(
             {"gated": False},
         ),
         (
-            "fp8 weights, scales of rows",
+            "fp8 weights, rowwise scales",
             "moe",
             (
                 tensor(4, 64),
@@ -164,7 +164,7 @@ CHECKS = Checks(
             },
         ),
         (
-            "int8 weights, scales of rows",
+            "int8 weights, rowwise scales",
             "moe",
             (
                 tensor(4, 64),
@@ -179,7 +179,7 @@ CHECKS = Checks(
             },
         ),
         (
-            "weights of another dtype",
+            "weights of a different dtype",
             "moe",
             (
                 tensor(4, 64),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that an indexer's logits are right and how fast: problems for each kernel, examples, parity, benchmarks."""
+"""Checks of an indexer's logits: problems for each kernel, examples, parity, benchmarks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def _trial(kernel: Kernel) -> Trial:
-    """Several turns of a workgroup, of which the last one ends inside a wave's keys, and heads that fill no tile, of tokens with
-    ranges of their own; more heads than LDS has room for."""
+    """Several iterations of a workgroup, the last of which ends inside a wave's keys, and heads that fill no tile, for tokens with separate
+    ranges; more heads than LDS has room for.
+    """
     row, size = kernel.row, int(kernel.row["head_dim"])
 
     def run():
@@ -48,7 +49,7 @@ def _theirs_of_rows(q: torch.Tensor, k: torch.Tensor, weights: torch.Tensor) -> 
 
 
 def _example_weights(q: torch.Tensor) -> torch.Tensor:
-    """The weights of heads in an example, which has inputs of one dtype alone: of q's first feature."""
+    """The weights of heads in an example, whose inputs have a single dtype: taken from q's first feature."""
     return q[..., 0].float().contiguous()
 
 
@@ -76,7 +77,7 @@ def _ranges(case, generator) -> list[tuple[int, int]]:
 
 
 def _finite(logits: torch.Tensor) -> torch.Tensor:
-    """-inf as a number that both results have."""
+    """-inf as a number that both results contain."""
     return logits.masked_fill(logits == float("-inf"), 0.0)
 
 
@@ -126,7 +127,7 @@ def _parity(problem, ours) -> ParityProblem:
         inputs={"weights": problem.weights},
         ours=lambda weights: _finite(ours(with_weights(weights))),
         theirs=theirs,
-        baseline="PyTorch's float32 products of 32 k at a time",
+        baseline="PyTorch's float32 products, 32 of K at a time",
         outputs=("logits",),
         summed_exactly=True,
     )
@@ -141,7 +142,7 @@ def _codes(device, *shape):
 
 
 def _call_paged(problem, device):
-    """Blocks of 64 keys in no order."""
+    """Blocks of 64 keys in random order."""
     e = problem.extents
     pages = -(-e["L"] // 64)
     cache = _codes(device, e["B"] * pages, 64 * (e["D"] + SCALE_BYTES))
@@ -177,11 +178,11 @@ def _calls(tensor):
     q, k = tensor(3, 64, 128, dtype=torch.uint8), tensor(96, 128, dtype=torch.uint8)
     cache = tensor(9, 64, 1, 132, dtype=torch.uint8)
     return [
-        ("8-bit floats", "mqa_logits", (q, k, scale, weights, limits, limits), {}),
+        ("fp8", "mqa_logits", (q, k, scale, weights, limits, limits), {}),
         ("16 bits, without scales", "mqa_logits", (tensor(3, 64, 64), tensor(96, 64), None, weights, limits, limits), {}),
-        ("heads of 96", "mqa_logits", (tensor(3, 64, 96), tensor(96, 96), None, weights, limits, limits), {}),
-        ("8-bit floats in pages", "mqa_logits_paged", (q.unsqueeze(1), cache, weights, limits, table, 200), {}),
-        ("16 bits in pages of one key", "mqa_logits_paged",
+        ("head size 96", "mqa_logits", (tensor(3, 64, 96), tensor(96, 96), None, weights, limits, limits), {}),
+        ("fp8, paged keys", "mqa_logits_paged", (q.unsqueeze(1), cache, weights, limits, table, 200), {}),
+        ("16 bits, pages of one key", "mqa_logits_paged",
          (tensor(3, 1, 64, 128), tensor(9, 1, 128), weights, limits, table, 4), {"clean": False}),
     ]  # fmt: skip
 
@@ -220,7 +221,7 @@ CHECKS = Checks(
             example="H64N4096L4096D128",
             letters="NLHD",
             shapes="H64N4096L4096D128",
-            heading="Logits of an indexer for the tokens of a prompt",
+            heading="Indexer logits, prefill",
             # 8-bit floats, scales, and logits of all pairs, which are written as -inf where a token sees none.
             bytes=lambda problem: (
                 problem["N"] * problem["H"] * (problem["D"] + 4.0)
@@ -237,7 +238,7 @@ CHECKS = Checks(
             letters="BNLHD",
             # DeepSeek V3.2's indexer.
             shapes="B64H64N1L65536D128",
-            heading="Logits of an indexer for new tokens, keys in pages",
+            heading="Indexer logits, decoding, paged keys",
             bytes=lambda problem: (
                 problem["B"] * problem["L"] * (problem["D"] + 4.0 + 4.0 * problem["N"])
                 + problem["B"] * problem["N"] * problem["H"] * (problem["D"] + 4.0)

@@ -96,8 +96,9 @@ def draw_paged_logits(
     room: int = 5,
     generator: torch.Generator | None = None,
 ) -> PagedLogitsProblem:
-    """Sequences whose pages are in no order, with room between pages, NaN in all bytes that hold no key and no scale of one, and
-    entries of the table that no key needs far behind the cache. room: columns of the result behind the longest sequence, or so many too few."""
+    """Sequences with pages in random order, with gaps between pages, NaN in all bytes that contain no key and no scale of one, and unused
+    table entries that point far past the cache. room: columns of the result past the longest sequence, or missing ones if negative.
+    """
     generator = generator or torch.Generator().manual_seed(0)
     quantized = dtype.itemsize == 1
     pages = [-(-length // page) for length in lengths]

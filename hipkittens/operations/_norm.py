@@ -98,13 +98,13 @@ def norm_setup(ctx, inputs, output) -> None:
     ctx.mark_non_differentiable(mean, rstd)
     has_sum = residual is not None or seed is not None or x_bias is not None
     z = sums if has_sum else x
-    # Statistics of the sum before it was rounded are not those of z.
+    # Statistics of the unrounded sum are not those of z.
     ctx.has_statistics = need_statistics and (round_residual or not has_sum)
     ctx.save_for_backward(z, weight, bias, gate, seed, x_bias, mean, rstd)
 
 
 def _gradients(dy, dsum, z, weight, mean, rstd, dropout_p, seed, need_weight, need_bias):
-    if dsum is not None and dsum.shape != z.shape:  # of the empty result that stands for x itself
+    if dsum is not None and dsum.shape != z.shape:  # for the empty result that stands for x itself
         dsum = None
     if dy is None:
         dy = torch.zeros_like(z)
@@ -146,7 +146,7 @@ def rms_norm_backward(ctx, dy, dsum, _drstd):
 
 @_backend.interruptible
 def norm_gradients(ctx, dy, dsum, _dmean, _drstd):
-    """By the kernels of the parts: those of a gated activation for the gate, and of a norm whose weight is 1 + weight."""
+    """By the kernels of the parts: that of a gated activation for the gate, and that of a norm whose weight is 1 + weight."""
     z, weight, bias, gate, seed, x_bias, mean, rstd = ctx.saved_tensors
     columns, needs, norm = z.shape[-1], ctx.needs_input_grad, partial(call, "norm")
     flags = (ctx.gemma, ctx.round_before_weight)
@@ -219,10 +219,10 @@ def sharding(results: int):
         found = [replicated((x, residual, *rest), results)]
         if any(is_tensor(value) for value in rest[4:]):  # the seed of dropout counts from the first row
             return found
-        need_statistics = rest[-1] is not False  # left out where it is True, its default
+        need_statistics = rest[-1] is not False  # omitted if it is True, its default
         for axis in range(len(x.shape) - 1):
             rows = Shard(axis)
-            sums = Replicate() if residual is None else rows  # empty where there is nothing to add
+            sums = Replicate() if residual is None else rows  # empty if there is nothing to add
             parameters = [Replicate() if is_tensor(value) else None for value in rest]
             outputs = [rows, sums, *[rows if need_statistics else Replicate()] * (results - 2)]
             found.append((outputs, [rows, given(residual, rows), *parameters]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that norms work and how fast: problems for each kernel, examples, benchmarks."""
+"""Checks of norms: problems for each kernel, examples, benchmarks."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _SHAPES = (
     (8, 32768),
     (8, 65536),
 )
-# Of rows that are no whole vectors.
+# For rows that are not whole vectors.
 _ODD = (509, 1021, 2045, 4093)
 
 
 def _run(dtype: torch.dtype, rows: int, columns: int) -> list[torch.Tensor]:
-    """Every kernel of rows of this length."""
+    """Every kernel for rows of this length."""
     x, weight, bias = (draw(*shape, dtype=dtype) for shape in ((rows, columns), (columns,), (columns,)))
     y = layer_norm(x, weight, bias)
     gradients = torch.autograd.grad(y, (x, weight, bias), draw(rows, columns, dtype=dtype).detach())
@@ -44,7 +44,7 @@ def _run_kind(kind: str, dtype: torch.dtype, rows: int, columns: int) -> list[to
     x = draw(rows, columns, dtype=dtype)
     parameter = dtype if kind != "forward" else torch.float32 if dtype != torch.float32 else torch.bfloat16
     weight, bias = (draw(columns, dtype=parameter) for _ in range(2))
-    # Stores of statistics between loads and the waits for them would hide a wait that is too weak.
+    # Stores of statistics between loads and their waits would hide an insufficient wait.
     with torch.set_grad_enabled(kind != "forward"):
         y = rms_norm(x, weight) if kind.endswith("rms") else layer_norm(x, weight, bias)
     if kind == "forward":
@@ -54,7 +54,7 @@ def _run_kind(kind: str, dtype: torch.dtype, rows: int, columns: int) -> list[to
 
 
 def _trial_of(kernel: Kernel) -> Trial:
-    """Columns of 8 rows are added by as many waves, of which each has one; kernels with a loop over rows get 64."""
+    """Columns of 8 rows are added by as many waves, which have one each; kernels with a loop over rows get 64."""
     kind, row = kernel.kind, kernel.row
     if kind == "fused":
         return fused_trial(kernel)
@@ -96,18 +96,16 @@ def _rms_norm_in_torch(x, weight):
 
 
 def _sizes(rows: Rows) -> str:
-    """Of the kernels that take any row; the others are for some lengths."""
+    """Of the kernels that support any row; the others are for some lengths."""
     largest = {}  # by dtype and target
     for target, of_target in rows.items():
         for row in of_target:
             if row["kind"] == "forward":
                 columns = 8 * int(row["lanes"]) * int(row["waves"]) * int(row["chunks"])
                 largest.setdefault((row["element"], target), set()).add(columns)
-    (steps,) = {tuple(sorted(columns)) for columns in largest.values()}  # a line serves only where they agree
+    (steps,) = {tuple(sorted(columns)) for columns in largest.values()}  # one line only if they agree
     named = ", ".join(map(str, steps))
-    return (
-        f"Norms: rows of 1 to {steps[-1]} elements. A row is read once; kernels for up to {named} elements."
-    )
+    return f"Norms: rows of 1 to {steps[-1]} elements. Each row is read once. There are kernels for up to {named} elements."
 
 
 def _calls(tensor):
@@ -127,7 +125,7 @@ def _rms_calls(tensor):
     x, w = tensor(4, 96), tensor(96)
     options = {"residual": x, "return_residual": True}
     return [
-        ("weight alone, residual returned", "rms_norm", (x, w), options),
+        ("weight only, residual returned", "rms_norm", (x, w), options),
         ("Gemma's weight, gate, padding", "rms_norm", (x, w), {"gemma": True, "gate": x, "pad_to": 64}),
     ]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that qkv_rotary works and how fast: problems for its kernels, examples, parity, benchmarks."""
+"""Checks of qkv_rotary: problems for its kernels, examples, parity, benchmarks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def tables_of(tokens: int, pairs: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def trial(name: str) -> Trial:
-    """Both norms with gradients, pairs of both orders, features that are not turned, and a cache."""
+    """Both norms with gradients, both orders of pairs, features that are not rotated, and a cache."""
     dtype = DTYPES[name]
 
     def run():
@@ -48,7 +48,7 @@ def trial(name: str) -> Trial:
 
 
 def representative(name: str) -> Trial:
-    """As wide as kernels like it."""
+    """As wide as the kernels are typically used."""
 
     def run():
         qkv, weight = draw(64, 12 * 128, dtype=DTYPES[name]), draw(128, dtype=DTYPES[name])
@@ -131,7 +131,7 @@ def _calls(tensor):
             {"q_weight": weight, "k_weight": weight},
         ),
         ("with a cache", "qkv_rotary", (qkv, table, table, 4, 2), caches),
-        ("a cache of float32", "qkv_rotary", (qkv.float(), table, table, 4, 2), caches),
+        ("a float32 cache", "qkv_rotary", (qkv.float(), table, table, 4, 2), caches),
         ("heads that do not divide qkv", "qkv_rotary", (qkv, table, table, 4, 3), {}),
     ]
 
@@ -182,8 +182,8 @@ CHECKS = Checks(
             refuse=_refuse,
         )
         for name, heading, norm in (
-            ("qkv_rotary", "Packed qkv apart and turned", False),
-            ("qkv_norm_rotary", "Packed qkv apart, normalised and turned", True),
+            ("qkv_rotary", "Split of packed QKV with rotary embedding", False),
+            ("qkv_norm_rotary", "Split of packed QKV with normalization and rotary embedding", True),
         )
     ),
 )  # fmt: skip

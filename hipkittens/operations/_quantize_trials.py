@@ -15,7 +15,7 @@ from ..scaled_gemm import banded_shape, shuffled
 from ._record import DTYPES, Kernel, Trial
 from ._tensors import draw, ends_of
 
-# Each trial runs every way in which a kernel makes codes and scales.
+# Each trial runs every way in which a kernel computes codes and scales.
 _SPECS = {
     "row": (
         QuantSpec("fp8"),
@@ -58,7 +58,7 @@ def trial(kernel: Kernel) -> Trial:
     dtype = DTYPES[kernel.row["element"]]
     rows, columns = 9, 518
     gated = kernel.row.get("gated") == "true"
-    if kernel.kind == "row":  # beyond what its registers hold, where no larger row would be taken
+    if kernel.kind == "row":  # more than its registers hold, where no larger row would be chosen
         capacity = 512 * int(kernel.row["waves"]) * int(kernel.row["chunks"])
         columns = capacity + (582 if capacity == _MOST_HELD else -6)
     rows = {"block": 131, "maximum": 26}.get(kernel.kind, rows)
@@ -71,7 +71,7 @@ def trial(kernel: Kernel) -> Trial:
         x, whole = values(columns), values(-(-columns // 32) * 32)
         one = torch.tensor(0.01) if gated and kernel.kind == "tensor" else None
         function = partial(gated_activation_quantize, scale=one) if gated else quantize
-        if kernel.kind == "maximum":  # in each workgroup: the columns that fill no vector, and the first one
+        if kernel.kind == "maximum":  # in each workgroup: columns that fill no vector, and the first one
             x[range(1, 26, 4), range(-6, 1)] = 9
         results = [value for spec in specs for value in function(whole if "6" in spec.format else x, spec)]
         if gated:
@@ -89,7 +89,7 @@ def trial(kernel: Kernel) -> Trial:
 
 
 def _trial_of_bands(kernel: Kernel) -> Trial:
-    """Groups that begin inside bands of x, on one, and empty ones; columns that pad."""
+    """Groups that begin inside bands of x, on one, and empty ones; columns that need padding."""
     sizes, columns = (5, 0, 64, 40), 544
     rows, spec = sum(sizes) + 3, QuantSpec("mxfp4", layout="shuffled")
 

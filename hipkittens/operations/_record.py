@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the record of an operation is made of. How to write one: the docstring of hipkittens.operations."""
+"""The parts of an operation's record. The docstring of hipkittens.operations describes how to write one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _refusal(message: str) -> Callable[..., Any]:
 
 
 def no_double_backward(name: str, instead: str = "torch.nn.functional") -> Callable[..., Any]:
-    """`backward` of an operator that computes the gradient of `name`."""
+    """`backward` for an operator that computes the gradient of `name`."""
     return _refusal(
         f"hipkittens: the gradient of {name} cannot be differentiated again; "
         f"use {instead} where double backward is needed"
@@ -44,20 +44,20 @@ def no_double_backward(name: str, instead: str = "torch.nn.functional") -> Calla
 
 
 def no_derivative(name: str, instead: str) -> Callable[..., Any]:
-    """`backward` of an operator that has none."""
+    """`backward` for an operator without a derivative."""
     return _refusal(f"hipkittens: {name} has no derivative; call it on x.detach(), or use {instead}")
 
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """One operator of torch.ops.hipkittens, whose schema and kernel are csrc/torch's.
+    """One operator of torch.ops.hipkittens, whose schema and kernel are in csrc/torch.
 
     fake           its results without data, for torch.compile and `hipkittens.supported`
-    backward       of its autograd formula, as torch.library.register_autograd takes it, which also serves torch.func (_autograd.py);
-                   setup_context may be absent where it saves nothing
-    flops          a formula of torch.utils.flop_counter; of tensors in place of shapes if flops_of_tensors
-    sharding       a DTensor strategy as torch's register_sharding takes it: `replicated` and `rowwise` of _sharding.py
-    first_option   the position of its first argument that is no tensor, which DTensor's cache is told
+    backward       its autograd formula, as in torch.library.register_autograd, which is also used for torch.func (_autograd.py);
+                   setup_context may be absent if it saves nothing
+    flops          a formula of torch.utils.flop_counter; of tensors instead of shapes if flops_of_tensors
+    sharding       a DTensor strategy as in torch's register_sharding: `replicated` and `rowwise` of _sharding.py
+    first_option   the position of its first argument that is not a tensor, for DTensor's cache
     """
 
     name: str
@@ -72,8 +72,7 @@ class Operator:
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """A public function, and arguments of its usual shape: `tensor(*shape, dtype=...)` makes each tensor of them. options: those that
-    have no default."""
+    """A public function with typical arguments, whose tensors `tensor(*shape, dtype=...)` creates. options: those without a default."""
 
     function: Callable[..., Any]
     arguments: Callable[[Callable[..., torch.Tensor], torch.dtype], tuple[Any, ...]]
@@ -86,14 +85,14 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A call on normal random values, whose results and gradients are held beside PyTorch's.
+    """A call on normal random values, whose results and gradients are compared with PyTorch's.
 
-    inputs     shapes by name, in the order in which both functions take them
+    inputs     shapes by name, in the order in which both functions accept them
     theirs     the same in PyTorch; float64 tensors give the reference
     gradients  whether every input gets one
     integers   small integers instead, for which the result must be exact
-    magnitude  of the inputs in float64: the largest sum of absolute values that a result is made of (_accuracy.py); by
-               default the largest absolute value of the reference
+    magnitude  for the inputs in float64: the largest sum of absolute values that makes up a result (_accuracy.py); by default the largest
+               absolute value of the reference
     shape      what a table shows; by default the shape of the first input
     """
 
@@ -113,10 +112,9 @@ class Trial:
     """A small problem that runs a kernel.
 
     run          returns the tensors that it computed
-    workgroups   so many of the launch are enough to be mutated
-    skip         the problem is too large to be run whole: it is only asked for its launches
-    shared_by    the name of an argument that says how many waves share the rows: a mutated launch is told of so few that
-                 each of them loops
+    workgroups   this many of the launch are enough for mutation testing
+    skip         the problem is too large to be run as a whole: only its launches are recorded
+    shared_by    the name of an argument, the number of waves that share the rows: a mutated launch gets so few that each of them loops
     """
 
     title: str
@@ -128,7 +126,7 @@ class Trial:
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """A prebuilt kernel as the index of its pack describes it.
+    """A prebuilt kernel as described in the index of its pack.
 
     row        the columns of its row in variants.def, as text: row["element"] == "bf16"
     arguments  name, offset and size of every argument, members of structs by dotted names
@@ -146,13 +144,13 @@ class Kernel:
 class ParityProblem:
     """One case of parity.
 
-    inputs     each of them gets a gradient, if the results take one; both functions take them in this order
-    theirs     PyTorch's: of the inputs' dtype the one baseline that ours is held to, of float64 the reference
+    inputs     each gets a gradient, if the results have one; both functions accept them in this order
+    theirs     PyTorch's: in the inputs' dtype the single baseline that ours is compared with, in float64 the reference
     baseline   its name in tables: PyTorch's own operation, or what was written out and where it is rounded
-    outputs    names of what the functions return
-    gradients  of the outputs; drawn where they are None
-    magnitude  the largest sum of absolute values that a result is made of; by default what the reference's largest is
-    summed_exactly  results in float32 show every rounding of a sum: ours has the matrix cores' own, not the host's of `fast`
+    outputs    names of the functions' results
+    gradients  of the outputs; drawn if they are None
+    magnitude  the largest sum of absolute values that makes up a result; by default the largest value of the reference
+    summed_exactly  results in float32 show every rounding of a sum: ours is summed as by the matrix cores, not by the host as in `fast`
     """
 
     inputs: Mapping[str, torch.Tensor]
@@ -167,12 +165,12 @@ class ParityProblem:
 
 @dataclass(frozen=True, eq=False)
 class Parity:
-    """The cases of a function beside PyTorch: a covering array of `factors`, whose values are what JSON keeps.
+    """The cases in which a function is compared with PyTorch: a covering array of `factors`, whose values are JSON values.
 
-    problem  of one case, which has a value of each factor, and a generator
+    problem  of one case, which has a value for each factor, and a generator
     draws    replaces the values of a factor in random sweeps
-    extra    cases that join the covering array; what they leave out has the first value of its factor
-    adapt    of a case the one that runs and is shown, where a value does not go with the others: a size that a dtype does not have
+    extra    cases added to the covering array; factors that they omit have their first value
+    adapt    for a case the one that is run and shown, if a value does not go with the others: a size that a dtype does not have
     """
 
     function: str
@@ -188,8 +186,8 @@ class Table:
     """One table of docs/performance.md: shapes that differ in one size.
 
     shape  with {N} for the size, and {rows} for 16 N rows
-    sizes  that ours is run at, by device
-    peers  the largest size that each library is run at, by device
+    sizes  at which ours is run, by device
+    peers  the largest size at which each library is run, by device
     """
 
     title: str
@@ -200,23 +198,23 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Benchmark:
-    """What `bench`, `profile` and `trace` call by `name`. Every tensor is bfloat16.
+    """A problem that `bench`, `profile` and `trace` call by `name`. Every tensor is bfloat16.
 
-    example   a shape in the syntax that the next three describe, which errors quote
+    example   a shape in the syntax that the next three fields describe, quoted in errors
     extents   names of the numbers in a shape with crosses: ("rows", "columns") for 16384x8192
-    letters   or the letters that a shape has: "BHND" for B16H16N2048D128
-    optional  further letters, each with the one that it equals where it is left out, or with its number then
-    shapes    run by default, with commas between
-    bytes     that have to move between memory and the chip: every operand and result once
-    flops     useful operations as publications count them; None where memory is the measure
-    bits      of the elements that are multiplied: of half as many, matrix cores take twice as many in a clock
-    call      ours on tensors of a device, made by problem.tensor(device, *shape)
+    letters   or the letters of a shape: "BHND" for B16H16N2048D128
+    optional  further letters, each with the one that it equals if it is omitted, or with its default number
+    shapes    run by default, separated by commas
+    bytes     that must be moved between memory and the chip: every operand and result once
+    flops     useful operations as publications count them; None if memory is the measure
+    bits      of the elements that are multiplied: with half as many, matrix cores process twice as many per clock
+    call      ours on tensors of a device, created by problem.tensor(device, *shape)
     torch     PyTorch's on a GPU; None if it has none
     causal, training  whether a shape may end with :causal, :training
     refuse    what is wrong with extents, or None
-    chained   launches make addresses of what earlier ones wrote: the model computes results, too
-    heading   over its tables on docs/performance.md
-    fit       the program of benchmarks/ that renews the costs by which its plan chooses; "" for a plan without such costs
+    chained   launches compute addresses from earlier results: the model computes results as well
+    heading   of its tables on docs/performance.md
+    fit       the program of benchmarks/ that updates the cost model of its plan; "" for a plan without one
     """
 
     name: str
@@ -241,20 +239,20 @@ class Benchmark:
 
 @dataclass(frozen=True, eq=False)
 class Checks:
-    """What shows that an operation works and how fast, none of which its calls need.
+    """What checks an operation's results and speed; calls do not need it.
 
-    trial           for any kernel of the folder, of which each shape reaches the loop's second turn and its tails
-    examples        of `hipkittens demo`; of the first, or of `doctor`, `hipkittens doctor` runs the gradients, too
+    trial           for any kernel of the folder, with each shape reaching the loop's second iteration and its tails
+    examples        of `hipkittens demo`; for the first, or the one of `doctor`, `hipkittens doctor` also runs the gradients
     parity          of each function; or "module:NAME" of one that is written in benchmarks/
     calls           rows of the table of options in docs/support.md: what is special, function, arguments, options; its
-                    `tensor(*shape, dtype=...)` makes tensors without data
-    sizes           a line of docs/support.md on which sizes there are; section: a section of its own on that page; both of the
-                    folder's rows of variants.def by target
-    benchmarks      by the names that `bench` takes
-    representative  problems of usual size that together run every kernel, for `kernels list --resources`
+                    `tensor(*shape, dtype=...)` creates tensors without data
+    sizes           a line of docs/support.md on the supported sizes; section: a separate section on that page; both get the folder's rows
+                    of variants.def by target
+    benchmarks      by the names that `bench` accepts
+    representative  problems of typical size that together run every kernel, for `kernels list --resources`
     every_kernel    problems that together run every kernel with all checkers on; both default to the trials
-    exercise        results of calls that together reach every operator, made of draw(*shape, seed=0); by default each
-                    function's usual arguments
+    exercise        results of calls that together reach every operator, computed from draw(*shape, seed=0); by default each function's
+                    typical arguments
     """
 
     trial: Callable[[Kernel], Trial] | None = None
@@ -274,16 +272,16 @@ class Checks:
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """All that the package, its tools and its pages know of an operation.
+    """Everything that the package, its tools and its pages know about an operation.
 
     name       of its file
     folder     of its kernels below csrc/kernels
-    kinds      of kernels there that are its own; () for all of them
+    kinds      of kernels there that belong to it; () for all of them
     functions  that hipkittens exports; hipkittens/__init__.py names them too, for type checkers
     operators  of torch.ops.hipkittens
-    checks     called when it is first asked for, never by an import
-    order      its place in lists that people read; those with the same follow the alphabet
-    uses       names of further operations that its functions and their gradients call, whose kernels may lie in other folders
+    checks     called on first use, never by an import
+    order      its position in lists for readers; equal ones are sorted alphabetically
+    uses       names of further operations that its functions and their gradients call, whose kernels may be in other folders
     """
 
     name: str
@@ -296,5 +294,5 @@ class Operation:
     uses: tuple[str, ...] = ()
 
     def owns(self, folder: str, kind: str) -> bool:
-        """Whether a kernel of that folder and kind is this operation's."""
+        """Whether a kernel of that folder and kind belongs to this operation."""
         return folder == self.folder and (not self.kinds or kind in self.kinds)

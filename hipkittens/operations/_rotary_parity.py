@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Rotary embeddings beside PyTorch's: references, and the cases of benchmarks/parity.py."""
+"""Parity of rotary embeddings with PyTorch's: references, and the cases of benchmarks/parity.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._tensors import with_gaps
 
 
 def turn(x, cos, sin, interleaved, rows, head_axis):
-    """The rotation in the widest of the dtypes it is given, as real products."""
+    """The rotation in the widest of its arguments' dtypes, as real products."""
     cos, sin = (table[rows].unsqueeze(head_axis) for table in (cos, sin))
     pairs = cos.shape[-1]
     turned, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
@@ -60,7 +60,7 @@ def _parity_problem(names: tuple[str, ...]):
             return [turn(value, *options) for value in values]
 
         largest = 2 * max(value.double().abs().max().item() for value in (*inputs.values(), *gradients))
-        baseline = "real products of PyTorch in float32, rounded once"
+        baseline = "PyTorch's real products in float32, rounded once"
         return ParityProblem(inputs, ours, theirs, baseline, names, gradients, magnitude=largest)
 
     return problem

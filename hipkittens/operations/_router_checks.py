@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that router works and how fast: a problem for each kernel, examples, benchmarks."""
+"""Checks of router: a problem for each kernel, examples, benchmarks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ._tensors import draw, with_gaps
 
 
 def _in_torch(logits, k, score="softmax", bias=None, groups=1, topk_groups=1, renormalize=False, scale=1.0):
-    """Weights in float32, or float64 of such logits."""
+    """Weights in float32, or in float64 for such logits."""
     wide = logits if logits.dtype == torch.float64 else logits.float()
-    # Experts are chosen by float32: float64 would tell apart what float32 does not.
+    # Experts are chosen in float32: float64 would distinguish scores that float32 does not.
     ids = choice_in_torch(logits.detach().float(), bias, k, SCORES.index(score), groups, topk_groups)
     return weights_in_torch(wide, ids, SCORES.index(score), renormalize, scale)
 
@@ -26,8 +26,9 @@ def _experts(row) -> int:
 
 
 def _trial(kernel: Kernel) -> Trial:
-    """Experts that do not fill the last of a lane's, in many groups, and all experts of half of them: nearly every logit counts, for
-    one token or another."""
+    """Experts that do not fill the last of a lane's, in many groups, and all experts of half of them: nearly every logit matters for some
+    token.
+    """
     experts = _experts(kernel.row) - 24
     groups = max(each for each in range(1, MOST_GROUPS + 1) if experts % each == 0)
     options = {"groups": groups, "topk_groups": groups // 2, "renormalize": True, "scale": 2.5, "shared": 1}
@@ -108,10 +109,10 @@ def _calls(tensor):
         "scale": 2.5,
     }
     return [
-        ("DeepSeek-V3's", "router", (logits, 8), deepseek),
+        ("DeepSeek-V3", "router", (logits, 8), deepseek),
         ("512 experts, top 10", "router", (tensor(4, 512), 10), {"renormalize": True}),
         ("sqrtsoftplus, a shared expert", "router", (logits, 6), {"score": "sqrtsoftplus", "shared": 1}),
-        ("more experts than a wave holds", "router", (tensor(4, 2048), 8), {}),
+        ("more experts than fit in a wave", "router", (tensor(4, 2048), 8), {}),
     ]
 
 
@@ -153,12 +154,12 @@ CHECKS = Checks(
             example="8192x256x8",
             extents=("tokens", "experts", "k"),
             shapes="64x128x8,8192x128x8,8192x256x8,8192x512x10",
-            heading="Router of a mixture of experts",
+            heading="Mixture-of-experts router",
             bytes=lambda problem: problem["tokens"] * (2.0 * problem["experts"] + 8.0 * problem["k"]),
             call=_call,
             torch=_call_torch,
             refuse=refuse_experts,
-            tables=(Table("Router of 256 experts, the best 8", "{N}x256x8", TOKEN_SIZES, TOKEN_PEERS),),
+            tables=(Table("Router, 256 experts, top 8", "{N}x256x8", TOKEN_SIZES, TOKEN_PEERS),),
         ),
     ),
 )

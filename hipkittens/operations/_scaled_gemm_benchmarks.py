@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How fast products of quantised operands are: the problems of `hipkittens bench`."""
+"""Benchmarks of scaled matrix products of quantized operands: the problems of `hipkittens bench`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ..scaled_gemm import scaled_matmul
 from ._record import Benchmark, Table
 from ._tables import DEVICES
 
-# Of docs/performance.md: shapes and devices that others published figures of.
+# For docs/performance.md: shapes and devices with published figures.
 _SQUARE = "M = N = K", "{N}x{N}x{N}"
 _ON_BOTH = {"MI325X": (1024, 4096, 8192), "MI355X": (1024, 4096, 8192, 16384)}
 _LARGE = {"MI355X": (4096, 8192)}
 
 
 def _call(problem, device, format="fp8", scales="tensor", in_codes=False):
-    """Of 8 bits, e4m3 of the target or int8, with scales of 1 of each tensor, row and column ("row"), or of blocks."""
+    """For 8 bits, e4m3 of the target or int8, with scales of 1 for each tensor, row and column ("row"), or blocks."""
     e = problem.extents
     values = [problem.tensor(device, rows, e["K"]) for rows in (e["M"], e["N"])]
     k_blocks = -(-e["K"] // 128)
@@ -49,7 +49,7 @@ def _call(problem, device, format="fp8", scales="tensor", in_codes=False):
 
 
 def _call_of_few_bits(problem, device, formats: tuple[str, str], scales: str = "in_matrix"):
-    """Of operands and scales in the order of the kernels, scales of 1."""
+    """With operands and scales in the order of the kernels, scales of 1."""
     e = problem.extents
     k = e["K"]
 
@@ -92,7 +92,7 @@ def _benchmark(
         heading=heading,
         tables=tables,
         fit="gemm_plan",
-        bits=4 if max(bits) == 6 else max(bits),  # of the rate: 6 bits have that of 4
+        bits=4 if max(bits) == 6 else max(bits),  # for the rate: 6 bits have that of 4
     )
 
 
@@ -105,16 +105,16 @@ def _peers(*libraries: dict[str, int]) -> dict[str, dict[str, int]]:
 
 
 BENCHMARKS = (
-    _benchmark("scaled_matmul", "fp8 products, a scale for each tensor", tables=(Table(*_SQUARE, _ON_BOTH),)),
+    _benchmark("scaled_matmul", "fp8 GEMM, tensorwise scales", tables=(Table(*_SQUARE, _ON_BOTH),)),
     _benchmark(
         "scaled_matmul_rows",
-        "fp8 products, a scale for each row and column",
+        "fp8 GEMM, rowwise scales",
         tables=(Table(*_SQUARE, _ON_BOTH, _peers(_TRITON)),),
         scales="row",
     ),
     _benchmark(
         "scaled_matmul_blocks",
-        "fp8 products, scales of 1 x 128 and 128 x 128",
+        "fp8 GEMM, 1 x 128 and 128 x 128 block scales",
         tables=(
             Table(
                 "N rows by 7168 columns, K 2304",
@@ -131,10 +131,10 @@ BENCHMARKS = (
         ),
         scales="blocks",
     ),
-    _benchmark("scaled_matmul_codes", "fp8 products in fp8, a scale for each tensor", in_codes=True),
+    _benchmark("scaled_matmul_codes", "fp8 GEMM with fp8 result, tensorwise scales", in_codes=True),
     _benchmark(
         "scaled_matmul_int8",
-        "int8 products, a scale for each row and column",
+        "int8 GEMM, rowwise scales",
         tables=(
             Table(*_SQUARE, _LARGE),
             Table(
@@ -152,10 +152,10 @@ BENCHMARKS = (
             f"scaled_matmul_{name}", heading, _call_of_few_bits, tables=tables, formats=formats, scales=scales
         )
         for name, heading, formats, scales, tables in (
-            ("mxfp8", "MXFP8 products", ("fp8", "fp8"), "in_matrix", (Table(*_SQUARE, _LARGE),)),
+            ("mxfp8", "MXFP8 GEMM", ("fp8", "fp8"), "in_matrix", (Table(*_SQUARE, _LARGE),)),
             (
                 "mxfp4",
-                "MXFP4 products",
+                "MXFP4 GEMM",
                 ("fp4", "fp4"),
                 "in_matrix",
                 (
@@ -174,10 +174,10 @@ BENCHMARKS = (
                     ),
                 ),
             ),
-            ("mxfp6", "MXFP6 products", ("fp6", "fp6"), "in_matrix", (Table(*_SQUARE, _LARGE),)),
+            ("mxfp6", "MXFP6 GEMM", ("fp6", "fp6"), "in_matrix", (Table(*_SQUARE, _LARGE),)),
             (
                 "fp6",
-                "fp6 products, a scale for each tensor",
+                "fp6 GEMM, tensorwise scales",
                 ("fp6", "fp6"),
                 "outer",
                 (Table(*_SQUARE, _LARGE),),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that products of quantised operands work: a problem for each kernel, examples, calls."""
+"""Checks of scaled matrix products of quantized operands: a problem for each kernel, examples, calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ._record import Checks, Example, Kernel, Rows, Trial
 from ._scaled_gemm_benchmarks import BENCHMARKS
 from ._tensors import draw
 
-# m, n, k: for each tile one at which the plan for a single XCD picks it, with loops of several turns and a tail of more than half a
+# m, n, k: for each tile one at which the plan for a single XCD selects it, with loops of several iterations and a tail of more than half a
 # K tile.
 _LOOPED_SHAPES = {
     (256, 256, 128): (4864, 512, 1232),
@@ -31,7 +31,7 @@ _LOOPED_SHAPES = {
     (64, 128, 256): (512, 512, 3232),
     (32, 128, 256): (64, 512, 2464),
 }
-# Where scales cost each K tile more, or tiles of another size are cheaper beside these.
+# For scales that make each K tile more expensive, or other tile sizes cheaper in comparison.
 _LOOPED_OF_SCALES = {
     "blocks": {(16, 64, 128): (16, 8192, 1744)},
     "in_matrix": {(16, 128, 128): (16, 2048, 2016), (16, 128, 256): (16, 4864, 2528)},
@@ -39,14 +39,14 @@ _LOOPED_OF_SCALES = {
 }
 # With two K tiles in LDS.
 _LOOPED_OF_TWO_BUFFERS = {(64, 64, 128): (192, 2048, 848), (128, 64, 128): (128, 5120, 976)}
-# Where few compute units would be busy, gfx942 takes smaller ones.
+# If few compute units would be busy, gfx942 uses smaller ones.
 _LOOPED_OF_GFX942 = {(64, 128, 128): (64, 4864, 1616)}
 _LOOPED_UNALIGNED = (257, 129, 1030)
 _SPLIT = (64, 64, 4096)
 
 
 def codes(rows: int, columns: int, format: str) -> torch.Tensor:
-    """Random codes of a format of the target that is simulated."""
+    """Random quantized values ("codes") in a format of the simulated target."""
     values = draw(rows, columns // 2 if format == "fp4" else columns, dtype=torch.float32).detach()
     if format == "fp4":
         return (values * 60).to(torch.int8).view(torch.uint8)
@@ -67,7 +67,7 @@ def e8m0(*shape: int) -> torch.Tensor:
     return (factors(*shape) * 4 + 125).to(torch.uint8)
 
 
-# The recipe of each kind of scales that products have between their sums.
+# The recipe for each kind of scales that are applied between partial sums.
 _RECIPES = {
     "blocks": ("1x128", "128x128"),
     "row_blocks": ("1x128", "1x128"),
@@ -77,7 +77,7 @@ _RECIPES = {
 
 
 def _scales(scales: str, m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of an operand of (m, k) and one of (k, n), for kernels with this word in their row."""
+    """Scales of an operand (m, k) and one (k, n), for kernels with this word in their row."""
     if scales == "outer":
         return factors(m, 1), factors(1, n)
     blocks = -(-k // 128)
@@ -91,7 +91,7 @@ def _scales(scales: str, m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Te
 def _run(
     formats: tuple[str, str], m: int, n: int, k: int, scales: str = "outer", **options: Any
 ) -> list[torch.Tensor]:
-    """Nothing where the matrix instructions take no such operands; K is rounded up to whole groups where there are any."""
+    """Does nothing if the matrix instructions do not support such operands; K is rounded up to whole groups if there are any."""
     if scales in ("in_matrix", "of_b") or formats[0] in ("fp6", "bf6"):
         if formats[0] != "bf16" and _backend.arch_of(torch.device("cpu")) != "gfx950":
             return []
@@ -141,7 +141,7 @@ def _trial_of(kernel: Kernel) -> Trial:
         shapes = _LOOPED_OF_TWO_BUFFERS
     shape = shapes[tuple(int(row[size]) for size in ("tile_m", "tile_n", "tile_k"))]
     if kernel.kind == "codes":
-        # The loop of the products turns oftener than that of the results, of which a lane has up to 16 vectors.
+        # The main loop has more iterations than that of the results, of which a lane has up to 16 vectors.
         shape = (*shape[:2], 2 * shape[2])
         return Trial(
             f"scaled_matmul {'x'.join(map(str, shape))} in codes",
@@ -155,7 +155,7 @@ def _trial_of(kernel: Kernel) -> Trial:
 
 
 def _integers(x, weight):
-    """Whole numbers are their own codes."""
+    """Whole numbers are quantized exactly."""
     one = torch.ones((), device=x.device)
     return scaled_matmul(x.to(torch.int8), weight.to(torch.int8).t(), one, one, out_dtype=x.dtype)
 
@@ -179,16 +179,21 @@ def _calls(tensor):
     rows, columns = tensor(32, 1, dtype=torch.float32), tensor(1, 48, dtype=torch.float32)
     blocks = tensor(32, 2, dtype=torch.uint8)
     return [
-        ("int8, scales of rows", "scaled_matmul", (a, b, rows, columns), {}),
+        ("int8, rowwise scales", "scaled_matmul", (a, b, rows, columns), {}),
         (
-            "int8, one scale each, bias, activation",
+            "int8, tensorwise scales, bias, activation",
             "scaled_matmul",
             (a, b, one, one),
             {"bias": tensor(48), "activation": "gelu"},
         ),
-        ("int8, the sums", "scaled_matmul", (a, b, None, None), {"out_dtype": torch.int32}),
-        ("operands that are not quantised", "scaled_matmul", (tensor(32, 64), tensor(64, 48), one, one), {}),
-        ("scales of blocks of int8", "scaled_matmul", (a, b, blocks, blocks), {"recipe": "1x32"}),
+        (
+            "int8, int32 accumulators returned",
+            "scaled_matmul",
+            (a, b, None, None),
+            {"out_dtype": torch.int32},
+        ),
+        ("operands that are not quantized", "scaled_matmul", (tensor(32, 64), tensor(64, 48), one, one), {}),
+        ("int8, block scales", "scaled_matmul", (a, b, blocks, blocks), {"recipe": "1x32"}),
         (
             "bfloat16 and MXFP4",
             "scaled_matmul",
@@ -226,8 +231,8 @@ def _sizes(rows: Rows) -> str:
         for tile, of in sorted(targets.items(), reverse=True)
     )
     return (
-        "Products of quantised operands: any M, N and K; fp8, bf8 with fp8, int8, bfloat16 with MXFP4; on gfx950 also MXFP8, MXFP4, fp8 "
-        "with MXFP4, and codes of 6 bits; the dtype of the table is the result's. "
+        "Scaled GEMM: any M, N and K; fp8, bf8 with fp8, int8, bfloat16 with MXFP4; on gfx950 also MXFP8, MXFP4, fp8 with MXFP4, and "
+        "6-bit formats. The dtypes in the table are those of the result. "
         f"Tiles (M x N x K): {named}."
     )
 

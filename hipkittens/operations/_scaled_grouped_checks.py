@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that grouped products of codes work and how fast: a problem for each kernel, calls, benchmarks."""
+"""Checks of grouped matrix products of quantized operands: a problem for each kernel, calls, benchmarks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ._scaled_gemm_benchmarks import BITS
 from ._scaled_gemm_checks import codes, e8m0, factors
 from ._tensors import ends_of, even_ends, long_enough
 
-# Sizes of groups, n and k at which the plan for a single XCD takes a tile, as those of _grouped_checks.py: loops have several turns,
+# Sizes of groups, n and k at which the plan for a single XCD selects a tile, as in _grouped_checks.py: loops have several iterations,
 # and K a tail of more than half a tile.
 _SIZES: dict[tuple[int, ...], tuple[tuple[int, ...], int, int]] = {
     (256, 256): ((1500, 0, 1497), 512, 848),
@@ -30,15 +30,15 @@ _SIZES: dict[tuple[int, ...], tuple[tuple[int, ...], int, int]] = {
     (16, 64): ((5, 0, 20), 136, 4048),
     (16, 128): ((5, 0, 20), 1024, 2512),
 }
-# With two K tiles in LDS, of scales that are not those of blocks.
+# With two K tiles in LDS, for scales other than block scales.
 _SIZES_OF_TWO_BUFFERS: dict[tuple[int, int], tuple[tuple[int, ...], int, int]] = {
     (128, 64): ((1500, 545), 256, 464),
 }
-# Of scales of blocks, which cost each K tile more.
+# For block scales, which make each K tile more expensive.
 _SIZES_OF_BLOCKS: dict[tuple[int, int], tuple[tuple[int, ...], int, int]] = _SIZES | {
     (16, 64): ((4,) * 16, 512, 2184),
 }
-# Of scales of 32 of K.
+# For 1x32 scales.
 _SIZES_OF_MX: dict[int, tuple[tuple[int, ...], int, int]] = {
     256: ((220, 0, 2777), 512, 4064),
     128: ((800, 700), 256, 3936),
@@ -66,7 +66,7 @@ def _run(
     formats: tuple[str, str] = ("fp8", "fp8"),
     behind: int = 3,
 ) -> list[torch.Tensor]:
-    """Nothing where the matrix instructions take no such operands."""
+    """Does nothing if the matrix instructions do not support such operands."""
     mx = scales in _FORMATS_OF_MX
     if mx and formats[0] != "bf16" and _backend.arch_of(torch.device("cpu")) != "gfx950":
         return []
@@ -108,7 +108,7 @@ def trial(kernel: Kernel) -> Trial:
 
 
 def representative() -> Iterable[Trial]:
-    """Of a K whose loop outweighs that over a workgroup's tiles."""
+    """With a K whose loop dominates the rest of a workgroup's tiles."""
     for scales, format in (("outer", "fp8"), ("blocks", "fp8"), ("outer", "i8")):
         for sizes, n, k in _sizes_of(scales).values():
             yield _trial(sizes, n, long_enough(k), scales, (format, format))
@@ -120,14 +120,14 @@ def representative() -> Iterable[Trial]:
 
 
 def as_codes(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
-    """Of small whole numbers, which are their own codes."""
+    """For small whole numbers, which are quantized exactly."""
     fp8 = dtype_of("fp8", a.device)
     rows, columns = a.new_ones(len(a), 1).float(), b.new_ones(len(b), 1, b.shape[2]).float()
     return grouped_matmul(a.to(fp8), b.to(fp8), offs, scale_a=rows, scale_b=columns, out_dtype=a.dtype)
 
 
 def calls(tensor) -> list[tuple[str, str, tuple, dict]]:
-    """Codes are those of gfx942, in tensors without data."""
+    """Quantized values are in gfx942's formats, in tensors without data."""
     ends = tensor(3, dtype=torch.int32)
     a, b = tensor(32, 160, dtype=torch.float8_e4m3fnuz), tensor(3, 96, 160, dtype=torch.float8_e4m3fnuz).mT
 
@@ -138,16 +138,16 @@ def calls(tensor) -> list[tuple[str, str, tuple, dict]]:
         }
 
     return [
-        ("fp8, scales of rows", "grouped_matmul", (a, b, ends), scales((32, 1), (3, 1, 96))),
-        ("fp8, scales of blocks of 128", "grouped_matmul", (a, b, ends), scales((32, 2), (3, 2, 1))),
+        ("fp8, rowwise scales", "grouped_matmul", (a, b, ends), scales((32, 1), (3, 1, 96))),
+        ("fp8, one scale per block of 128", "grouped_matmul", (a, b, ends), scales((32, 2), (3, 2, 1))),
         (
-            "fp8, groups of the summed dimension",
+            "fp8, groups along K",
             "grouped_matmul",
             (a, b[0], ends),
             scales((32, 1), (1, 96)),
         ),
         (
-            "int8, scales of rows",
+            "int8, rowwise scales",
             "grouped_matmul",
             (tensor(32, 160, dtype=torch.int8), tensor(3, 96, 160, dtype=torch.int8).mT, ends),
             scales((32, 1), (3, 1, 96)),
@@ -195,7 +195,7 @@ def _call(problem, device, by_blocks=False, formats: tuple[str, str] = ("fp8", "
 
 
 def _call_of_mx(problem, device, formats: tuple[str, str], scales: str = "in_matrix"):
-    """Of scales in the order of the kernels, rows' in bands: scales of 1."""
+    """With scales in the order of the kernels, those of rows in bands: scales of 1."""
     e = problem.extents
     rows, groups, n, k = e["tokens"] * e["k"], e["G"], e["N"], e["K"]
 
@@ -235,27 +235,27 @@ def _benchmark(name: str, heading: str, call: Any = _call, **options: Any) -> Be
 
 
 BENCHMARKS = (
-    _benchmark("scaled_grouped_matmul", "fp8 products of groups, a scale for each row and column"),
+    _benchmark("scaled_grouped_matmul", "fp8 grouped GEMM, rowwise scales"),
     _benchmark(
         "scaled_grouped_matmul_i8",
-        "int8 products of groups, a scale for each row and column",
+        "int8 grouped GEMM, rowwise scales",
         formats=("int8", "int8"),
     ),
     _benchmark(
-        "scaled_grouped_matmul_blocks", "fp8 products of groups, scales of blocks of 128", by_blocks=True
+        "scaled_grouped_matmul_blocks", "fp8 grouped GEMM, one scale per block of 128", by_blocks=True
     ),
     *(
         _benchmark(f"scaled_grouped_matmul_{name}", heading, _call_of_mx, formats=formats, scales=scales)
         for name, heading, formats, scales in (
-            ("mxfp4", "MXFP4 products of groups", ("fp4", "fp4"), "in_matrix"),
-            ("mxfp8", "MXFP8 products of groups", ("fp8", "fp8"), "in_matrix"),
+            ("mxfp4", "MXFP4 grouped GEMM", ("fp4", "fp4"), "in_matrix"),
+            ("mxfp8", "MXFP8 grouped GEMM", ("fp8", "fp8"), "in_matrix"),
             (
                 "mxfp8_mxfp4",
-                "products of groups of MXFP8 rows and MXFP4 weights",
+                "Grouped GEMM of MXFP8 activations and MXFP4 weights",
                 ("fp8", "fp4"),
                 "in_matrix",
             ),
-            ("bf16_mxfp4", "products of groups of bf16 rows and MXFP4 weights", ("bf16", "fp4"), "of_b"),
+            ("bf16_mxfp4", "Grouped GEMM of bf16 activations and MXFP4 weights", ("bf16", "fp4"), "of_b"),
         )
     ),
 )

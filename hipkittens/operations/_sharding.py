@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Parts of DTensor strategies: how the inputs of an operator may be sharded, and how its results then are.
 
-A strategy takes the operator's arguments, tensors of them as specifications with a shape and placements, and returns pairs
-of placements: of the results, and of all arguments with None for what is no tensor. torch.distributed.tensor is imported
-when one is first asked.
+A strategy gets the operator's arguments, with tensors as specifications with a shape and placements, and returns pairs of placements: of
+the results, and of all arguments, with None for those that are not tensors. torch.distributed.tensor is imported on first use.
 """
 
 from __future__ import annotations
@@ -22,15 +21,16 @@ def given(argument: Any, placement: Any) -> Any:
 
 
 def replicated(arguments: Any, results: int) -> tuple[list[Any], list[Any]]:
-    """The strategy that is always there: everybody computes everything."""
+    """The strategy that is always possible: every rank computes everything."""
     from torch.distributed.tensor import Replicate
 
     return [Replicate()] * results, [Replicate() if is_tensor(argument) else None for argument in arguments]
 
 
 def rowwise(tensors: int, results: int = 1) -> Callable[..., list[Any]]:
-    """For an operator on rows whose first arguments, `tensors` of them, and results have their dimensions in common but
-    the last: any of these dimensions may be sharded. Other tensors are replicated."""
+    """For an operator on rows whose first arguments, `tensors` of them, and results have all dimensions but the last in common: any of
+    these may be sharded. Other tensors are replicated.
+    """
 
     def strategies(*arguments: Any) -> list[Any]:
         from torch.distributed.tensor import Replicate, Shard

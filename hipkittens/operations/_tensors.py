@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tensors that checks of operations compute with."""
+"""Input tensors for the checks of operations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 
 def draw(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    """Normal values, the same at each call, that take a gradient."""
+    """Normal values that require a gradient, the same in each call."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
 
 
@@ -17,7 +17,7 @@ def ends_of(sizes) -> torch.Tensor:
 
 
 def even_ends(total: int, groups: int, device: str = "cpu") -> torch.Tensor:
-    """Of groups as equal as whole numbers are."""
+    """offs of groups that are as equal as whole numbers allow."""
     return torch.tensor(
         [total * (group + 1) // groups for group in range(groups)], dtype=torch.int32, device=device
     )

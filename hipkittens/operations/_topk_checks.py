@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that topk works and how fast: a problem for each kernel, examples, benchmarks."""
+"""Checks of topk: a problem for each kernel, examples, benchmarks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from ._tensors import draw, with_gaps
 
 
 def with_ties(x: torch.Tensor) -> torch.Tensor:
-    """Every second row in steps of a half, so that the last element taken has equals that are not."""
+    """Every second row in steps of a half, so that the last selected element has equal ones that are not selected."""
     steps = torch.arange(x.shape[0])[:, None] % 2 == 1
     return torch.where(steps, (x * 2).round() / 2, x)
 
 
 def _trial(kernel: Kernel) -> Trial:
-    """A row that does not end with a lane's eight columns, and another in which many are equal; k too large for rows of one
-    workgroup to be cut."""
+    """A row that does not end with a lane's eight columns, and another in which many are equal; k too large for rows of one workgroup to be
+    split.
+    """
     name, waves = kernel.row["element"], int(kernel.row["waves"])
     columns = waves * int(kernel.row["chunks"]) * 512 - 3
     rows, k = (5, 20) if waves == 1 else (2, 260 if waves == 4 else 600)
@@ -44,12 +45,12 @@ def _parity(case, generator) -> ParityProblem:
         inputs={"x": x},
         ours=lambda x: topk(x, k, largest=largest)[0],
         theirs=lambda x: _sorted_in_torch(x, k, largest),
-        baseline="PyTorch's stable sort, whose ties are in order of position as ours",
+        baseline="PyTorch's stable sort, with ties in order of position like ours",
     )
 
 
 def _call(problem, device):
-    """Random keys, of float32 rounded to bfloat16: how long the search takes depends on them."""
+    """Random keys, in float32 rounded to bfloat16: the time of the search depends on them."""
     e = problem.extents
     generator = torch.Generator(device).manual_seed(0)
     x = torch.randn(e["rows"], e["columns"], device=device, generator=generator).bfloat16()
@@ -71,16 +72,16 @@ def _sizes(rows: Rows) -> str:
         {512 * int(row["waves"]) * int(row["chunks"]) for of_target in rows.values() for row in of_target}
     )
     return (
-        f"Selections: rows of any length, in one pass of {', '.join(map(str, columns))} columns or in parts of that; "
-        f"k of 0 to {MOST}."
+        f"Top-k: rows of any length, in one pass of {', '.join(map(str, columns))} columns or in several parts of that size; "
+        f"k from 0 to {MOST}."
     )
 
 
 def _calls(tensor):
     x, ends = tensor(4, 96), tensor(4, dtype=torch.int32)
     return [
-        ("the smallest, along the first dimension", "topk", (x, 2), {"dim": 0, "largest": False}),
-        ("rows that end earlier", "topk", (x, 8), {"row_ends": ends}),
+        ("smallest elements, along the first dimension", "topk", (x, 2), {"dim": 0, "largest": False}),
+        ("rows with separate ends", "topk", (x, 8), {"row_ends": ends}),
         ("rows of 262144, unsorted", "topk", (tensor(2, 262144), MOST), {"sorted": False}),
         ("k above 2048", "topk", (tensor(2, 4096), 4096), {}),
     ]
@@ -114,7 +115,7 @@ CHECKS = Checks(
             example="4096x1024x32",
             extents=("rows", "columns", "k"),
             shapes="4096x256x10,4096x1024x32,4096x8192x32,64x131072x50",
-            heading="Selection of the greatest elements",
+            heading="Top-k",
             bytes=lambda problem: problem["rows"] * (2.0 * problem["columns"] + 10.0 * problem["k"]),
             call=_call,
             torch=_call_torch,
@@ -122,7 +123,7 @@ CHECKS = Checks(
             chained=True,
             tables=tuple(
                 Table(
-                    f"The {k} greatest of rows of {columns}",
+                    f"Top {k} of rows of {columns}",
                     f"{{N}}x{columns}x{k}",
                     {"MI325X": sizes, "MI355X": sizes},
                     {"triton": {"MI325X": 4096, "MI355X": 4096}},

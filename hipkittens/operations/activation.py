@@ -93,7 +93,7 @@ def _checks() -> Checks:
                 _parity,
             ),
         ),
-        calls=lambda tensor: [("a gate of its own", "activation", (tensor(4, 96), "swiglu"), {})],
+        calls=lambda tensor: [("a gated kind", "activation", (tensor(4, 96), "swiglu"), {})],
         benchmarks=(
             Benchmark(
                 "activation",

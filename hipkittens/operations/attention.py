@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Attention as an operation: hipkittens/attention.py has the function."""
+"""The record of attention; the function is in hipkittens/attention.py."""
 
 from __future__ import annotations
 

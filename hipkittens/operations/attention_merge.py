@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The join of two results of attention as an operation: hipkittens/merged_attention.py has the function."""
+"""The record of merging two attention results; the function is in hipkittens/merged_attention.py."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def _call(problem, device):
 def _calls(tensor):
     out, lse = tensor(9, 8, 128), tensor(8, 9, dtype=torch.float32)
     return [
-        ("two parts", "attention_merge", (out, lse, out, lse), {}),
-        ("LSE by tokens first", "attention_merge", (out, lse.T, out, lse.T), {}),
+        ("two partial results", "attention_merge", (out, lse, out, lse), {}),
+        ("LSE with tokens first", "attention_merge", (out, lse.T, out, lse.T), {}),
     ]
 
 
@@ -132,7 +132,7 @@ def _checks() -> Checks:
                 example="8192x64x128",
                 extents=("tokens", "heads", "columns"),
                 shapes="64x64x128,8192x64x128",
-                heading="Join of two results of attention",
+                heading="Merge of two attention results",
                 bytes=lambda problem: (6.0 * problem["columns"] + 12) * problem["tokens"] * problem["heads"],
                 call=_call,
                 refuse=lambda extents: None

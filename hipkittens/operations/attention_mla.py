@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Latent attention to a cache in pages as an operation: hipkittens/latent_attention.py and hipkittens/sparse_latent_attention.py have
-the functions."""
+"""The record of latent attention to a paged cache; the functions are in hipkittens/latent_attention.py and
+hipkittens/sparse_latent_attention.py.
+"""
 
 from __future__ import annotations
 

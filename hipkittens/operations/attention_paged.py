@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Attention to a cache in pages as an operation: hipkittens/paged_attention.py has the function."""
+"""The record of attention to a paged cache; the function is in hipkittens/paged_attention.py."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _sharding(*arguments):
     )
     found = [replicated(arguments, 2)]
     axis = 2 if LAYOUTS[layout] == "nhd" else 1
-    # Heads of query and key keep their ratio only where every rank gets as many.
+    # Heads of query and key keep their ratio only if every rank gets the same number.
     if is_tensor(k_cache) and k_cache.shape[axis] % k_cache.mesh.size() == 0:
         everybody = Replicate()
         inputs = [Shard(1), Shard(axis), Shard(axis), everybody, given(starts, everybody), everybody]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Attention of quantised operands as an operation: hipkittens/quantized_attention.py has the functions."""
+"""The record of attention of quantized operands; the functions are in hipkittens/quantized_attention.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _fake(q, k, v, *rest):
 
 
 def _flops(q_shape, k_shape, v_shape, *_args, out_shape=None, **_kwargs) -> int:
-    """Two products over all pairs of query and key: masks are not subtracted."""
+    """Two GEMMs over all pairs of query and key: masks are not subtracted."""
     batch, rows, heads, size = q_shape
     return 2 * batch * heads * rows * k_shape[1] * (size + v_shape[2])
 
@@ -45,7 +45,7 @@ def _arguments(tensor, dtype):
 
 
 def _arguments_of_codes(tensor, dtype):
-    """Of one block, for a result of dtype."""
+    """Arguments of one block, for a result of dtype."""
     codes = tensor(2, 32, 4, 64, dtype=torch.int8)
     values = tensor(2, 32, 4, 64, dtype=dtype_of("fp8", codes.device))
     scales = tensor(2, 4, 1, dtype=torch.float32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Attention of packed sequences as an operation: hipkittens/attention.py has the function."""
+"""The record of attention over packed sequences; the function is in hipkittens/attention.py."""
 
 from __future__ import annotations
 

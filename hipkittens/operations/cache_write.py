@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Writes into caches as operations: hipkittens/cache.py has the functions, and latent_rotary.py the one that turns q and k before."""
+"""The record of writes to caches; the functions are in hipkittens/cache.py, and the one that rotates q and k first in latent_rotary.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Causal convolutions as an operation: hipkittens/convolution.py has the functions."""
+"""The record of causal convolutions; the functions are in hipkittens/convolution.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The record of concat_heads, whose kernel it shares with split_heads: hipkittens/heads.py has the functions."""
+"""The record of concat_heads, which shares its kernel with split_heads; the functions are in hipkittens/heads.py."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _checks() -> Checks:
                 example="4096x128x512x64",
                 extents=("tokens", "heads", "first", "second"),
                 shapes="4096x16x512x64,4096x128x512x64",
-                heading="Both parts of heads joined, with one key head",
+                heading="Concatenation of both parts of each head, one key head",
                 bytes=lambda problem: (
                     4.0 * problem["tokens"] * (problem["heads"] + 1) * (problem["first"] + problem["second"])
                 ),

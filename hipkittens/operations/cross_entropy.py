@@ -51,7 +51,7 @@ def _backward(ctx, dloss, _dmaximum, _dsum, dentropy):
 
 
 def _rows(gradient: torch.Tensor) -> torch.Tensor:
-    """Of each row, or one for all of them as the gradient of a sum expands it."""
+    """One value for each row, or one for all of them, as the gradient of a sum expands it."""
     return gradient if not any(gradient.stride()) else gradient.contiguous()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Rows to experts and back as an operation: hipkittens/experts.py has the functions."""
+"""The record of gathering rows for experts and combining them; the functions are in hipkittens/experts.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..experts import expert_combine, expert_gather
 from ._record import Checks, Function, Operation, Operator
 from ._sharding import given, replicated
 
-# Gather and combine are each other's transposed, and the gradient of weights is their inner product: each is differentiated by
+# Gather and combine are each other's transpose, and the gradient of weights is their inner product: each is differentiated by
 # the other two, any number of times.
 
 
@@ -32,7 +32,7 @@ def _setup(ctx, inputs, output) -> None:
 
 
 def _backward_by(transposed):
-    """Of gather or combine, of which `transposed` is the other one."""
+    """The backward of gather or combine; `transposed` is the other one."""
 
     @_backend.interruptible
     def backward(ctx, grad):
@@ -61,7 +61,7 @@ def _dot_backward(ctx, grad):
 
 
 def _columns_or_replicated(x, entries, places, weights):
-    """Any columns of rows and result; other tensors are everybody's."""
+    """Rows and result may be sharded by columns; other tensors are replicated."""
     from torch.distributed.tensor import Replicate, Shard
 
     columns = [Shard(1), Replicate(), Replicate(), given(weights, Replicate())]

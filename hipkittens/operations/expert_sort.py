@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The sort of tokens by experts as an operation: hipkittens/routing.py has the function."""
+"""The record of sorting tokens by experts; the function is in hipkittens/routing.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _setup(ctx, inputs, output) -> None:
 
 
 def _backward(ctx, grad, *_others):
-    """Each pair's from its place; PyTorch's own operations, which can be differentiated again."""
+    """The gradient of each pair from its place; PyTorch's own operations, which are differentiable again."""
     (places,) = ctx.saved_tensors
     dweights = None
     if grad is not None and ctx.needs_input_grad[1]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Linear layers with their activation or gate as an operation: hipkittens/feed_forward.py and gemm.py have the functions."""
+"""The record of linear layers with a fused activation or gate; the functions are in hipkittens/feed_forward.py and gemm.py."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _sharding_by_columns(x, weight, bias, *options):
 
 
 def _of_kept(options, placement):
-    """Of the sums, which are empty where they are not kept."""
+    """From the stored accumulators, which are empty if they are not stored."""
     from torch.distributed.tensor import Replicate
 
     keep_sums = options[-2]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The record of float8_linear, which is made of quantize's kernels and products of quantised operands."""
+"""The record of float8_linear, which uses quantize's kernels and scaled matrix products."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""SwiGLU's and GeGLU's activation: one half of a row, activated, times the other half."""
+"""The record of gated activations (SwiGLU, GeGLU): one half of a row, activated, times the other half."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _checks() -> Checks:
             ("gelu_tanh", "gated_activation", (tensor(4, 96),), {"kind": "gelu_tanh"}),
             ("gpt-oss", "gated_activation", (tensor(4, 96),), {"kind": "swiglu", "limit": 7.0}),
             (
-                "gate and other apart",
+                "gate and other in separate tensors",
                 "gated_activation",
                 (tensor(4, 96),),
                 {"kind": "gelu_tanh", "other": tensor(4, 96)},
@@ -159,7 +159,7 @@ def _checks() -> Checks:
                 (tensor(4, 96),),
                 {"kind": "swiglu", "bias": tensor(96)},
             ),
-            ("alpha in gelu", "gated_activation", (tensor(4, 96),), {"kind": "gelu", "alpha": 1.7}),
+            ("alpha with gelu", "gated_activation", (tensor(4, 96),), {"kind": "gelu", "alpha": 1.7}),
             ("float64", "gated_activation", (tensor(4, 96, dtype=torch.float64),), {}),
         ],
         benchmarks=(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The record of gated_activation_quantize, whose kernels are quantize's: hipkittens/quantization.py has the function."""
+"""The record of gated_activation_quantize, whose kernels are quantize's; the function is in hipkittens/quantization.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _sharding(x, *rest):
 
 
 def _whole_numbers(x: torch.Tensor) -> torch.Tensor:
-    """int8 codes of relu of 1 times rows whose largest magnitude is 127: themselves."""
+    """The int8 codes of relu of 1 times rows whose largest magnitude is 127 are the rows themselves."""
     x = torch.cat((torch.ones_like(x), torch.ones_like(x[:, :1]), x, torch.full_like(x[:, :1], 127)), 1)
     spec = QuantSpec("int8")
     return dequantize(*gated_activation_quantize(x, spec, "relu"), spec, x.dtype)
@@ -47,7 +47,7 @@ def _checks() -> Checks:
             ),
         ),
         calls=lambda tensor: [
-            ("rows of fp8", "gated_activation_quantize", (tensor(4, 96), QuantSpec("fp8")), {}),
+            ("fp8, rowwise scales", "gated_activation_quantize", (tensor(4, 96), QuantSpec("fp8")), {}),
             (
                 "MXFP4, gpt-oss",
                 "gated_activation_quantize",
@@ -61,7 +61,7 @@ def _checks() -> Checks:
                 {"bias": tensor(96)},
             ),
             (
-                "a tensor's scale that is not given",
+                "tensorwise, without the scale",
                 "gated_activation_quantize",
                 (tensor(4, 96), QuantSpec("fp8", "tensor")),
                 {},
@@ -74,7 +74,7 @@ def _checks() -> Checks:
                 example="16384x8192",
                 extents=("rows", "columns"),
                 shapes="16384x4096,16384x16384",
-                heading="Gated activation to fp8, groups of 128",
+                heading="Gated activation with quantization to fp8, groups of 128",
                 bytes=lambda problem: (2.0 + (1 + 4 / 128) / 2) * problem["rows"] * problem["columns"],
                 call=_call,
             ),

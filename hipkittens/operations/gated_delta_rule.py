@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Gated delta rules as an operation: hipkittens/delta_rule.py has the functions."""
+"""The record of gated delta rules; the functions are in hipkittens/delta_rule.py."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _backward(ctx, dout, dfinal):
         "gated_delta_rule_backward", dout, dfinal, q, k, v, g, beta, initial, starts, *ctx.options
     )
     if (heads := q.shape[2]) != v.shape[2]:
-        # Of the value heads that share a query and a key.
+        # Summed over the value heads that share a query and a key.
         dq, dk = (each.unflatten(2, (heads, -1)).sum(3).to(q.dtype) for each in (dq, dk))
     return dq, dk, dv, dg, dbeta, None if initial is None else dinitial, None, None, None
 
@@ -58,7 +58,7 @@ def _step_fake(q, k, v, *_rest):
 
 
 def _by_sequence_or_head(*arguments, gradients: int):
-    """Of arguments that are `gradients` of outputs, then those of the operator."""
+    """For arguments that are `gradients` of outputs, followed by those of the operator."""
     from torch.distributed.tensor import Replicate, Shard
 
     tensors = arguments[gradients:]

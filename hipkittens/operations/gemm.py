@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Matrix products as an operation: hipkittens/gemm.py has the functions."""
+"""The record of matrix products; the functions are in hipkittens/gemm.py."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _setup(ctx, inputs, output) -> None:
 
 @_backend.interruptible
 def _backward(ctx, grad):
-    # Built from the operator itself, so that it can be differentiated again; transposed views are orientations of the
+    # Built from the operator itself, so that it is differentiable again; transposed views are orientations of the
     # kernel and not copies.
     a, b = ctx.saved_tensors
     grad_a = grad_b = grad_bias = None

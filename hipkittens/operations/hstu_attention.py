@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""HSTU's attention as an operation: hipkittens/hstu.py has the function."""
+"""The record of HSTU attention; the function is in hipkittens/hstu.py."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _backward(ctx, grad_out):
 
 
 def _pairs(cu_seqlens, max_seqlen) -> int:
-    """Pairs of rows over all sequences. Where only shapes are known, as if each were the longest."""
+    """Pairs of rows over all sequences. If only shapes are known, as if each were the longest."""
     if isinstance(cu_seqlens, torch.Tensor) and cu_seqlens.device.type != "meta":
         return int(cu_seqlens.diff().long().square().sum())
     shape = cu_seqlens.shape if isinstance(cu_seqlens, torch.Tensor) else cu_seqlens
@@ -53,19 +53,19 @@ def _pairs(cu_seqlens, max_seqlen) -> int:
 
 
 def _flops(q, k, v, cu_seqlens, num_targets, max_seqlen, *_options, out_val=None, **_kwargs) -> int:
-    """Two products over all pairs of rows; masks are not subtracted."""
+    """Two GEMMs over all pairs of rows; masks are not subtracted."""
     return 2 * q.shape[1] * (q.shape[2] + v.shape[2]) * _pairs(cu_seqlens, max_seqlen)
 
 
 def _backward_flops(
     grad_out, q, k, v, cu_seqlens, num_targets, max_seqlen, *_options, out_val=None, **_kwargs
 ) -> int:
-    """Five products, one of them repeated: what kernels recompute beyond that is not counted."""
+    """Five GEMMs, one of them repeated: further recomputation in the kernels is not counted."""
     return 2 * q.shape[1] * (3 * q.shape[2] + 2 * v.shape[2]) * _pairs(cu_seqlens, max_seqlen)
 
 
 def _by_heads(rows: int, results: int):
-    """Strategies of an operator whose first arguments are so many tensors of rows and heads, of which k is the last but one."""
+    """Strategies for an operator whose first arguments are this many tensors of rows and heads; k is the last but one."""
 
     def strategies(*arguments):
         from torch.distributed.tensor import Replicate, Shard

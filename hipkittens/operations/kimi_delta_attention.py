@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Kimi delta attention as an operation: hipkittens/kimi_delta.py has the functions."""
+"""The record of Kimi delta attention; the functions are in hipkittens/kimi_delta.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The record of linear_cross_entropy, which is made of matrix products and cross_entropy's kernels."""
+"""The record of linear_cross_entropy, which uses matrix products and cross_entropy's kernels."""
 
 from __future__ import annotations
 

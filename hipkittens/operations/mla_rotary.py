@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Heads of latent attention turned and joined as an operation: hipkittens/latent_rotary.py has the function."""
+"""The record of rotating and concatenating heads of latent attention; the function is in hipkittens/latent_rotary.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..latent_rotary import mla_rotary
 from ._record import Checks, Function, Operation, Operator
 from ._sharding import given, replicated
 
-_PARTS, _TABLES = 4, 6  # tensors of a rotation, and behind them an offset and four flags
+_PARTS, _TABLES = 4, 6  # tensors of a rotation, followed by an offset and four flags
 
 
 def _fake(q_nope, q_pe, k_nope, k_pe, *_rotation):
@@ -30,7 +30,7 @@ def _setup(ctx, inputs, output) -> None:
     *_, offset, interleaved, nope_first, full_tables, inverse = inputs
     ctx.save_for_backward(*inputs[_PARTS : _PARTS + _TABLES])
     ctx.nope, ctx.nope_first = inputs[0].shape[-1], nope_first
-    # The gradient is turned apart, and back.
+    # The gradient is split, and rotated back.
     ctx.flags = (offset, interleaved, False, full_tables, not inverse, False)
 
 

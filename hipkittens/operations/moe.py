@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The record of moe, which is made of a sort, moves of rows, grouped products and gates."""
+"""The record of moe, which uses the sort by experts, gathering and combining of rows, grouped products and gates."""
 
 from __future__ import annotations
 

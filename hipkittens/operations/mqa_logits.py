@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Logits of an indexer as an operation: hipkittens/indexer_logits.py has the functions."""
+"""The record of an indexer's logits; the functions are in hipkittens/indexer_logits.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _fake_paged(q, _kv_cache, _weights, _context_lens, _block_table, max_context
 
 
 def _sharding(q, k, k_scale, weights, start, end, clean):
-    """By tokens, or by keys: not by those, whose ranges count from the first."""
+    """By tokens; not by keys, since ranges count from the first key."""
     from torch.distributed.tensor import Replicate, Shard
 
     everybody, rows = Replicate(), Shard(0)
@@ -28,7 +28,7 @@ def _sharding(q, k, k_scale, weights, start, end, clean):
 
 
 def _sharding_paged(*arguments):
-    """Rows of q are those of several sequences: nobody has a part."""
+    """Rows of q belong to several sequences: they cannot be sharded."""
     return [replicated(arguments, 1)]
 
 

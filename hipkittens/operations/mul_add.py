@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""a x + b as an operation: hipkittens/mul_add.py has the function."""
+"""The record of a x + b; the function is in hipkittens/mul_add.py."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _setup(ctx, inputs, output) -> None:
 
 @_backend.interruptible
 def _backward(ctx, dy):
-    """By the operation itself, which can be differentiated again; sums by PyTorch's."""
+    """By the operation itself, which is differentiable again; sums by PyTorch's."""
     x, a = ctx.saved_tensors
     product = _namespace.OPERATORS.mul_add
     dx = product(dy, a, None, ctx.number_a, 0.0) if ctx.needs_input_grad[0] else None
@@ -61,7 +61,7 @@ def _backward(ctx, dy):
 
 
 def _sharding(x, *rest):
-    """Any dimension, with tensors of x's shape; others are everywhere."""
+    """Any dimension, with tensors of x's shape; others are replicated."""
     from torch.distributed.tensor import Replicate, Shard
 
     found = []
@@ -147,9 +147,14 @@ def _checks() -> Checks:
             ),
         ),
         calls=lambda tensor: [
-            ("numbers", "mul_add", (tensor(4, 96), 2.0, -1.0), {}),
-            ("one float32 for all", "mul_add", (tensor(4, 96), tensor(1, dtype=torch.float32), 1.0), {}),
-            ("a row for all rows", "mul_add", (tensor(4, 96), tensor(96), 1.0), {}),
+            ("Python numbers", "mul_add", (tensor(4, 96), 2.0, -1.0), {}),
+            (
+                "one float32 element for all",
+                "mul_add",
+                (tensor(4, 96), tensor(1, dtype=torch.float32), 1.0),
+                {},
+            ),
+            ("one row for all rows", "mul_add", (tensor(4, 96), tensor(96), 1.0), {}),
         ],
         exercise=lambda draw: [
             mul_add(draw(20, 64), draw(1, seed=1), draw(20, 64, seed=2)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The record of norm_quantize: hipkittens/norm_quantization.py has the function."""
+"""The record of norm_quantize; the function is in hipkittens/norm_quantization.py."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _sharding(x, *rest):
 
 
 def _whole_numbers(x: torch.Tensor) -> torch.Tensor:
-    """Of rows whose root mean square is the scale: int8 codes of plus and minus 1 are plus and minus 127."""
+    """For rows whose root mean square is the scale: the int8 codes of plus and minus 1 are plus and minus 127."""
     signs = torch.where(x < 0, -1.0, 1.0).to(x.dtype)
     spec = QuantSpec("int8")
     return dequantize(*norm_quantize(signs, None, 0.0, spec)[:2], spec, x.dtype)
@@ -104,14 +104,18 @@ def _checks() -> Checks:
             ),
         ],
         benchmarks=(
-            _benchmark("norm_quantize", "RMS norm to fp8, a scale for each row", QuantSpec("fp8"), 3),
+            _benchmark(
+                "norm_quantize", "RMS norm with quantization to fp8, rowwise scales", QuantSpec("fp8"), 3
+            ),
             _benchmark(
                 "norm_quantize_groups",
-                "RMS norm to fp8, groups of 128",
+                "RMS norm with quantization to fp8, groups of 128",
                 QuantSpec("fp8", 128),
                 3 + 4 / 128,
             ),
-            _benchmark("norm_quantize_mxfp4", "RMS norm to MXFP4", QuantSpec("mxfp4"), 2.5 + 1 / 32),
+            _benchmark(
+                "norm_quantize_mxfp4", "RMS norm with quantization to MXFP4", QuantSpec("mxfp4"), 2.5 + 1 / 32
+            ),
         ),
         exercise=lambda draw: [
             norm_quantize(draw(20, 64).detach(), draw(64, seed=3).detach(), 1e-6, QuantSpec("int8"))[1]

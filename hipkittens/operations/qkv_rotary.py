@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The split of a packed qkv as an operation: hipkittens/qkv.py has the function."""
+"""The record of splitting, normalizing and rotating a packed qkv; the function is in hipkittens/qkv.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..qkv import qkv_rotary
 from ._record import Checks, Function, Operation, Operator, no_double_backward
 from ._sharding import given, replicated
 
-_TABLES = 6  # tensors of a rotation, and behind them an offset and four flags, of which the last is `inverse`
+_TABLES = 6  # tensors of a rotation, followed by an offset and four flags, the last of which is `inverse`
 
 
 def _fake(qkv, *arguments):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""RMS norm as an operation: hipkittens/norm.py has the function."""
+"""The record of RMS norm; the function is in hipkittens/norm.py."""
 
 from __future__ import annotations
 

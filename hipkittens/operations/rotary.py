@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Rotary embeddings as an operation: hipkittens/rotary.py has the functions."""
+"""The record of rotary embeddings; the functions are in hipkittens/rotary.py."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def _in_place_fake(*_arguments):
     return None
 
 
-# The gradient is the rotation back, the transpose: the operator itself, which can be differentiated again.
+# The gradient is the inverse rotation, the transpose: the operator itself, which is differentiable again.
 _TABLES = (
-    6  # tensors behind those that are turned, and behind them an offset and flags, of which one is `inverse`
+    6  # tensors after those that are rotated, followed by an offset and flags, one of which is `inverse`
 )
 
 
@@ -229,7 +229,7 @@ def _checks() -> Checks:
         doctor=Example("rotary", {"x": (1, 40, 4, 64)}, _ours_by_row, _theirs_by_row),
         parity=(parity_of(("x",)), parity_of(("q", "k"))),
         calls=_calls,
-        sizes=lambda rows: "Rotary: 1 to features / 2 pairs of any number of features.",
+        sizes=lambda rows: "Rotary: any number of features, and 1 to features / 2 pairs.",
         benchmarks=(_benchmark(),),
         representative=lambda: (
             each for name in DTYPES for each in (_trial(name, 256, 8, 2), of_qkv(name), of_latents(name))

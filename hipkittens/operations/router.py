@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The router of a mixture of experts as an operation: hipkittens/routing.py has the function."""
+"""The record of the router of a mixture of experts; the function is in hipkittens/routing.py."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def _setup(ctx, inputs, output) -> None:
 
 @_backend.interruptible
 def _backward(ctx, grad, _):
-    """The derivative of the weights with the choice held, in PyTorch's own operations, which can be differentiated again."""
+    """The derivative of the weights with the selection held fixed, by PyTorch's own operations, which are differentiable again."""
     logits, ids = ctx.saved_tensors
     ids, grad, x = ids[..., : ctx.k].long(), grad[..., : ctx.k] * ctx.scale, logits.float()
     score = SCORES[ctx.score]
     if score == "softmax":
-        # The chosen renormalised are a softmax of their own.
+        # The renormalized weights of the chosen experts are a softmax over these.
         p = weights_in_torch(x, ids, ctx.score, ctx.renormalize, 1.0)
         dot = (grad * p).sum(-1, keepdim=True)
         if ctx.renormalize:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The router of one expert with its product as an operation: hipkittens/routing.py has the function."""
+"""The record of the router of one expert with its matrix product; the function is in hipkittens/routing.py."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _setup(ctx, inputs, output) -> None:
 
 @_backend.interruptible
 def _backward(ctx, grad_weights, _, grad_logits):
-    """The derivative with the choice held, as that of a product whose other logits nobody asks for; it can be differentiated again."""
+    """The derivative with the selection held fixed, as that of a product whose other logits are not used; differentiable again."""
     x, w, weights, ids, logits = ctx.saved_tensors
     slope = weights[:, 0] * (-logits).sigmoid()
     chosen = grad_weights[:, 0] * slope + grad_logits
@@ -57,13 +57,14 @@ def _in_torch(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return (x @ w).max(-1, keepdim=True).values.sigmoid()
 
 
-# Of one XCD, of the devices that tell their kernels' share: MI300X's.
+# Compute units of one XCD, of the devices that determine their kernels' share: MI300X's.
 _MOST_COMPUTE_UNITS = 38
 
 
 def _trial(kernel: Kernel) -> Trial:
-    """Each wave loads twice as many units of features as it has room for and one more, the last of which is cut; experts and the tokens
-    of the last workgroup do not fill their tiles. A share of more tokens than the smaller kernels have room for takes the larger."""
+    """Each wave loads twice as many units of features as it has room for and one more, the last of which is partial; experts and the tokens
+    of the last workgroup do not fill their tiles. A share of more tokens than the smaller kernels have room for uses the larger one.
+    """
     row = kernel.row
     experts, tiles = 12, int(row["token_tiles"])
     features = (2 * int(row["depth"]) + 1) * 16 * 64 + 2
@@ -130,8 +131,8 @@ def _checks() -> Checks:
             ),
         ),
         calls=lambda tensor: [
-            ("Llama 4's, a shared expert", "router_top1", (tensor(4, 64), tensor(64, 16)), {"shared": 1}),
-            ("more experts than a wave holds", "router_top1", (tensor(4, 64), tensor(64, 2048)), {}),
+            ("Llama 4, a shared expert", "router_top1", (tensor(4, 64), tensor(64, 16)), {"shared": 1}),
+            ("more experts than fit in a wave", "router_top1", (tensor(4, 64), tensor(64, 2048)), {}),
         ],
         benchmarks=(
             Benchmark(
@@ -139,12 +140,12 @@ def _checks() -> Checks:
                 example="8192x5120x128",
                 extents=("tokens", "features", "experts"),
                 shapes="64x5120x16,8192x5120x16,8192x5120x128",
-                heading="Router of one expert, with its product",
+                heading="Top-1 router, including its GEMM",
                 bytes=_bytes,
                 call=_call,
                 tables=(
                     Table(
-                        "Router of one of 16 experts, with its product from 5120",
+                        "Top-1 router, 16 experts, 5120 features",
                         "{N}x5120x16",
                         TOKEN_SIZES,
                         TOKEN_PEERS,

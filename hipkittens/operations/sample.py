@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The choice of a column of each row as an operation: hipkittens/sampling.py has the function."""
+"""The record of sampling a column of each row; the function is in hipkittens/sampling.py."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ def _drawn(shape, seed=0):
 
 
 def _trial(kernel: Kernel) -> Trial:
-    """Rows that are whole vectors, and others; shared rows, and the loop's second turn in one of the most workgroups; vectors behind
-    the end; greedy and drawn rows."""
-    element = kernel.row.get("element", "bf16")  # what joins shared rows has none
+    """Rows that are whole vectors, and others; shared rows, and the loop's second iteration in one of the most workgroups; vectors past the
+    end; greedy and randomly drawn rows.
+    """
+    element = kernel.row.get("element", "bf16")  # the kernel that combines shared rows has none
     dtype = DTYPES[element]
 
     def run():
@@ -49,14 +50,14 @@ def _trial(kernel: Kernel) -> Trial:
                 sample(x, temperature=0),
             ]
         long = draw(1, 64 * 16384 + 8200, dtype=dtype).detach()
-        long[0, 63 * 16384 + 9] = 9  # in the last part, which is joined with the first in all steps
+        long[0, 63 * 16384 + 9] = 9  # in the last part, which is combined with the first in all steps
         return [*results, sample(long, temperature=0)]
 
     return Trial(f"sample 6x24584 {element}", run)
 
 
 def _chosen_value(x, exponentials, choose):
-    """What is compared is the value of the column, of which equal ones have one."""
+    """The value of the column is compared, since equal values may have different columns."""
     return x.gather(-1, choose(x.detach(), exponentials)[..., None])[..., 0]
 
 
@@ -136,7 +137,7 @@ def _checks() -> Checks:
             ),
         ),
         calls=_calls,
-        sizes=lambda rows: "Samples: rows of any length; top_k up to 2048.",
+        sizes=lambda rows: "Sampling: rows of any length; top_k up to 2048.",
         exercise=_exercise,
         benchmarks=(
             Benchmark(
@@ -147,7 +148,7 @@ def _checks() -> Checks:
                 heading="Sampling",
                 bytes=lambda problem: 6.0 * problem["rows"] * problem["columns"],
                 call=_call,
-                tables=(Table("A token of 128,256", "{N}x128256", DECODED_SIZES),),
+                tables=(Table("Sampling from a vocabulary of 128,256", "{N}x128256", DECODED_SIZES),),
             ),
         ),
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Products of quantised operands as an operation: hipkittens/scaled_gemm.py has the function."""
+"""The record of scaled matrix products of quantized operands; the function is in hipkittens/scaled_gemm.py."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ._sharding import given, replicated
 
 
 def _codes_in(format: int, length: int) -> int:
-    """Of rows of so many bytes."""
+    """The number of codes in rows of this many bytes."""
     return length * 8 // {3: 4, 4: 6, 5: 6, 6: 16}.get(format, 8)
 
 
 def _rows_of_b(shape) -> tuple[int, int]:
-    """Rows and their bytes, of panels, too."""
+    """The number of rows and of their bytes, also for panels."""
     return tuple(shape) if len(shape) == 2 else (shape[0] * shape[2], shape[1] * shape[3])
 
 
@@ -40,7 +40,7 @@ def _sharding(a, b, scale_a, scale_b, bias, *options):
     arguments = (a, b, scale_a, scale_b, bias, *options)
 
     def of(scale, placement):
-        """Scales of rows are sharded with them, that of a tensor with nothing."""
+        """Scales of rows are sharded with them, that of a tensor is replicated."""
         shared = scale is not None and scale.shape[0] == 1
         return given(scale, Replicate() if shared else placement)
 
@@ -50,7 +50,7 @@ def _sharding(a, b, scale_a, scale_b, bias, *options):
 
     rows, columns, all_of_it = Shard(0), Shard(1), Replicate()
     placements = [replicated(arguments, 1)]
-    if len(b.shape) == 4:  # a shard of panels is none of rows
+    if len(b.shape) == 4:  # a shard of panels is not one of rows
         return placements
     if not in_blocks(scale_a, options[2]):
         placements.append(
@@ -89,7 +89,7 @@ def _checks() -> Checks:
 
 
 def _int8(tensor, dtype):
-    # The codes of 8-bit floats depend on the target, those of integers do not. A dtype that no result has, no scale has either.
+    # The dtypes of 8-bit floats depend on the target, those of integers do not. A dtype that no result has, no scale has either.
     a, b = tensor(32, 64, dtype=torch.int8), tensor(64, 48, dtype=torch.int8)
     scales = torch.float32 if dtype in OUTPUT_DTYPES else dtype
     return a, b, tensor(32, 1, dtype=scales), tensor(1, 48, dtype=scales)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Softmax as an operation: hipkittens/softmax.py has the function."""
+"""The record of softmax; the function is in hipkittens/softmax.py."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ._record import (
 from ._sharding import rowwise
 from ._tensors import draw, with_gaps
 
-# Of the kernels whose rows share a wave: kernels/softmax/kinds.h.
+# For kernels whose rows share a wave: kernels/softmax/kinds.h.
 _SHORT = 512
 _TABLE_SIZES = {"MI325X": (4096, 16384, 65536), "MI355X": (4096, 16384, 65536)}
 
@@ -57,7 +57,7 @@ def _capacity(row) -> int:
 
 
 def _trial(kernel: Kernel) -> Trial:
-    """Rows of whole vectors, and rows that are not; of the longest rows some that no register holds."""
+    """Rows of whole vectors, and rows that are not; the longest rows include some that no registers hold."""
     name, capacity = kernel.row["element"], _capacity(kernel.row)
     if capacity == _SHORT:
         shapes = ((70, 24), (70, 13))
@@ -73,7 +73,7 @@ def _trial(kernel: Kernel) -> Trial:
             y = softmax(x)
             results.append(y)
             if "backward" in kernel.kind:
-                # Gradients of one value or so, and none beyond float16.
+                # Gradients of about one value, and none beyond float16.
                 dy = draw(*shape, dtype=y.dtype).detach() * min(shape[1], 4096)
                 results += torch.autograd.grad(y, x, dy)
         return results
@@ -132,8 +132,8 @@ def _sizes(rows: Rows) -> str:
     (backward,) = {columns for (_, kind), columns in largest.items() if kind == "long_backward"}
     (wide,) = {columns for element, columns in forward.items() if element != "f32"}
     return (
-        f"Softmax: rows of any length. One of up to {wide} elements, {forward['f32']} of float32, is read once, and by the gradient "
-        f"one of up to {backward}; what is beyond that is read twice."
+        f"Softmax: rows of any length. Rows of up to {wide} elements ({forward['f32']} in float32) are read once, and in the gradient "
+        f"rows of up to {backward}; longer rows are read twice."
     )
 
 

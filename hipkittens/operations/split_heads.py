@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The record of split_heads, whose kernel it shares with concat_heads: hipkittens/heads.py has the functions."""
+"""The record of split_heads, which shares its kernel with concat_heads; the functions are in hipkittens/heads.py."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def _checks() -> Checks:
                 _parity,
             ),
         ),
-        calls=lambda tensor: [("sizes that do not fit", "split_heads", (tensor(4, 96), 64, 32), {})],
+        calls=lambda tensor: [("sizes that do not match", "split_heads", (tensor(4, 96), 64, 32), {})],
         benchmarks=(
             Benchmark(
                 "split_heads",
                 example="8192x4096x1024",
                 extents=("tokens", "q", "kv"),
                 shapes="8192x4096x1024",
-                heading="Queries, keys and values parted",
+                heading="Split of queries, keys and values",
                 bytes=lambda problem: 4.0 * problem["tokens"] * (problem["q"] + 2 * problem["kv"]),
                 call=_call,
             ),

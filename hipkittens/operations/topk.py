@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Selection of the greatest elements of rows as an operation: hipkittens/selection.py has the function."""
+"""The record of top-k selection; the function is in hipkittens/selection.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _setup(ctx, inputs, output) -> None:
 
 
 def _backward(ctx, grad, _):
-    """PyTorch's own operations, which can be differentiated again."""
+    """PyTorch's own operations, which are differentiable again."""
     (indices,) = ctx.saved_tensors
     grad = grad.masked_fill(indices < 0, 0)
     dx = grad.new_zeros(ctx.shape).scatter_add(-1, indices.clamp(min=0), grad)
@@ -30,7 +30,7 @@ def _backward(ctx, grad, _):
 
 
 def _sharding(*arguments):
-    """By rows; limits have the dimensions of x but the last."""
+    """By rows; limits have the dimensions of x except the last."""
     return (
         rowwise(1, 2)(*arguments)
         if arguments[4] is None and arguments[5] is None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`hipkittens probe`: small kernels that ask a GPU for facts which kernels or simulator assume and no document settles.
+"""`hipkittens probe`: small kernels that query a GPU for facts that kernels or the simulator assume and no document settles.
 
-A fact is a row (`_fact.Fact`): what is stated, where it is relied on, how a device is asked, what is expected. The simulator holds
-the expectation by construction; a GPU agrees or differs. Some facts are numbers that only a GPU has.
+A fact is a row (`_fact.Fact`): what is stated, where it is relied on, how a device is queried, what is expected. The simulator satisfies
+the expectation by construction; a GPU agrees or differs. Some facts are numbers that only a GPU can provide.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ._fact import Fact
 
 @functools.cache
 def every() -> dict[str, Fact]:
-    """Every fact by name, in the order in which they are asked."""
+    """Every fact by name, in the order in which they are queried."""
     from . import _arithmetic, _clocks, _conversions, _lds, _memory, _waves
 
     facts = [

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Facts about matrix instructions: where products are rounded or cut, which of them are added at once, denormals and NaN.
+"""Facts about matrix instructions: where products are rounded or truncated, which of them are added at once, denormals and NaN.
 
-Element (i, i) of a 16x16 product is the i-th case: a few products and C. What is expected is the rule of CDNA3 that MMA-Sim
-derived from an MI300X (csrc/simulator/execute/matrix_exact.h), on gfx950 as well, of which nothing is published.
+Element (i, i) of a 16x16 product is the i-th case: a few products and C. The expectation is the rule of CDNA3 that MMA-Sim derived from an
+MI300X (csrc/simulator/execute/matrix_exact.h), also on gfx950, for which nothing is published.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _USERS = ("csrc/simulator/execute/matrix_exact.h", "csrc/tiles/matrix_intrinsics
 
 @dataclass(frozen=True)
 class Case:
-    """sum of a * b, of which the n-th is at k = places[n] (by default n), plus c; and the f32 it has to be."""
+    """The sum of a * b, the n-th product at k = places[n] (by default n), plus c; and the expected f32."""
 
     products: tuple[tuple[float, float], ...]
     c: float
@@ -31,9 +31,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Format:
-    """A format of multiplicands as probe.matrix_product has it.
+    """A format of multiplicands in probe.matrix_product.
 
-    number      its own, of csrc/kernels/probe/kinds.h: MatrixFormat
+    number      its number in csrc/kernels/probe/kinds.h: MatrixFormat
     run         consecutive k of a lane in one instruction, by target; k of that instruction is four times as much
     group       products that are added at once
     dtype       by target
@@ -63,7 +63,7 @@ def _power(exponent: int) -> float:
 
 
 def _denormal_cases(name: str, target: str) -> list[Case]:
-    """A denormal multiplicand, and of formats that reach so far a denormal result; a denormal C."""
+    """A denormal multiplicand, a denormal result for formats with that range, and a denormal C."""
     if name in ("bf16", "f32"):
         return [
             Case(((_power(-130), _power(100)),), 0.0, _power(-30)),
@@ -103,14 +103,14 @@ def _rounding_cases(name: str, target: str) -> list[Case]:
         *ties,
         # 24 bits below the largest exponent are kept: three half ulps are added up before there is a rounding.
         Case((one, half_ulp, half_ulp, half_ulp), 0.0, 1 + _power(-22)),
-        # What is below is cut off toward zero, of either sign.
+        # Lower bits are truncated toward zero, for either sign.
         Case((one, quarter_ulp, quarter_ulp, quarter_ulp), 0.0, 1.0),
         Case((one, *((-a, b) for a, b in (quarter_ulp,) * 3)), 0.0, 1.0),
         Case(cancelling, 0.0, 1.0),
-        # C is cut toward minus infinity, 24 bits below.
+        # C is truncated toward minus infinity, 24 bits below.
         Case(((_power(5), _power(5)),), -_power(-20), _power(10) - _power(-14)),
         Case(((_power(5), _power(5)),), _power(-20), _power(10)),
-        # The sum of the products is cut 31 bits below C: what would break a tie is lost.
+        # The sum of the products is truncated 31 bits below C: bits that would break a tie are lost.
         Case((half_ulp, (_power(-14), _power(-14))), 1.0, 1 + _power(-23)),
         Case((half_ulp, (_power(-12), _power(-24))), 1.0, 1.0),
     ]
@@ -138,7 +138,7 @@ def _special_cases(name: str, target: str) -> list[Case]:
 
 
 def _group_cases(name: str, target: str) -> list[Case]:
-    """Two products of 1 beside 2^24: 2^24 + 2 if they are added to each other first, for distances up to all of K."""
+    """Two products of 1 together with 2^24: 2^24 + 2 if they are added to each other first, for distances up to all of K."""
     format_ = FORMATS[name]
     k = 4 * format_.run[target]
     far = sorted({*range(1, min(k, 10)), *(at for at in (11, 15, 16, 17, 24, 31) if at < k)})[:_SIDE]
@@ -157,7 +157,7 @@ Cases = Callable[[str, str], list[Case]]
 
 
 def _operand(cases: Sequence[Case], side: int, name: str, target: str) -> torch.Tensor:
-    """The four dwords of each lane: row i of the operand has the multiplicands of case i."""
+    """The four dwords of each lane: row i of the operand contains the multiplicands of case i."""
     format_ = FORMATS[name]
     run, dtype = format_.run[target], format_.dtype[target]
     values = torch.zeros(_LANES, 16 // dtype.itemsize, dtype=torch.float32)

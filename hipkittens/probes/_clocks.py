@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Clocks and latencies, which only a GPU has: measured beside what the cycle model takes them for."""
+"""Clocks and latencies, which only a GPU can provide: measured, and compared with the cycle model's assumptions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _USERS = ("csrc/simulator/timing/parameters.def",)
 
 
 def product_of(device: Device) -> str:
-    """Which of the cycle model's devices it is, or else the first of its target."""
+    """Which of the cycle model's devices it is, or otherwise the first of its target."""
     of_target = [name for name, target in _timing.DEVICES.items() if target == device.target]
     return next((name for name in of_target if name in device.name.upper()), of_target[0])
 
@@ -47,7 +47,7 @@ def _run(
 def modelled_clocks(
     product: str, which: int, input: torch.Tensor | None = None, warm_steps: int = 1
 ) -> float:
-    """What the cycle model says of an instruction of the very same chain: the difference of a long and a short one."""
+    """The cycle model's time for an instruction of the same chain: the difference of a long and a short one."""
     twin, cycles = Device(_timing.DEVICES[product]), []
     for steps in (1, 3):
         with _timing.timing(product) as run:
@@ -65,7 +65,7 @@ def _chain(
     workgroups: int = 1,
     input: torch.Tensor | None = None,
 ) -> tuple[float, float]:
-    """Clocks of an instruction, and the core's clock in MHz meanwhile: medians over workgroups."""
+    """Clocks of an instruction, and the core clock in MHz at that time: medians over workgroups."""
     if device.simulated:
         steps, warm_steps, workgroups = 1, min(warm_steps, 1), 1
     found = _run(device, which, workgroups, input, warm_steps=warm_steps, steps=steps)
@@ -94,7 +94,7 @@ def _find_clock(device: Device) -> dict[str, float]:
 
 
 def _cycle_of_lines(lines: int, device: Device) -> torch.Tensor:
-    """Where each line sends a walk that comes by all of them, in no order that anything could guess: byte offsets."""
+    """The next line of each line in a walk through all of them, in an order that cannot be predicted: byte offsets."""
     order = torch.randperm(lines, generator=torch.Generator().manual_seed(lines)).to(device.torch_device)
     table = torch.zeros(lines, _LINE // 4, dtype=torch.int32, device=device.torch_device)
     table[order, 0] = (order.roll(-1) * _LINE).to(torch.int32)
@@ -103,8 +103,9 @@ def _cycle_of_lines(lines: int, device: Device) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class _Level:
-    """What is below a compute unit: so many bytes fit into it and not into what is above. `warm`: the walk goes once through all
-    of them before the clock runs."""
+    """A level of the memory hierarchy below a compute unit: this many bytes fit into it and not into the level above. `warm`: the walk
+    visits all of them once before the clock runs.
+    """
 
     bytes: int
     warm: bool

@@ -44,7 +44,7 @@ def _chosen(only: Sequence[str] | None) -> list[str]:
 
 
 def _code(target: str) -> dict[str, str]:
-    """What was launched: sha256 of each probe's code object."""
+    """What was launched: the sha256 of each probe's code object."""
     return {
         entry["variant"]: entry["sha256"]
         for entry in _installation.pack(target).entries
@@ -53,7 +53,7 @@ def _code(target: str) -> dict[str, str]:
 
 
 def _to_dict(runs: Sequence[tuple[Device, list[Answer]]], asking: str | None) -> dict[str, Any]:
-    """The report; `asking`: the fact whose answer is not there yet."""
+    """The report; `asking`: the fact whose answer is still missing."""
     return {
         "format": _FORMAT,
         "hipkittens": __version__,
@@ -118,7 +118,7 @@ def main(
     only: Sequence[str] | None = None,
     report: str | None = None,
 ) -> int:
-    """1 if a device differs in a fact, or a launch fails. ValueError for options that cannot be."""
+    """1 if a device differs in a fact, or a launch fails. ValueError for invalid options."""
     names = _chosen(only)
     if report is not None:
         require_writable("--report", report)

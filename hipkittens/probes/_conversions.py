@@ -10,12 +10,12 @@ import torch
 from ._device import THREADS, Device
 from ._fact import Fact
 
-# What probe.conversion leaves of each float, in this order.
+# The results of probe.conversion for each float, in this order.
 _RESULTS = ("to_fp8", "to_bf8", "from_fp8", "from_bf8", "to_bf16", "to_f16", "exp2", "log2")
 _FP8 = {"gfx942": torch.float8_e4m3fnuz, "gfx950": torch.float8_e4m3fn}
 _BF8 = {"gfx942": torch.float8_e5m2fnuz, "gfx950": torch.float8_e5m2}
 _UPPER = torch.arange(1 << 16, dtype=torch.int64) << 16
-# Every upper half of a float, all that fp8 has a tie in; and lower halves about the ties of bf16, with some of the upper ones.
+# Every upper half of a float, which covers all ties of fp8; and lower halves around the ties of bf16, with some of the upper ones.
 _FLOATS = (
     torch.cat([_UPPER, *(_UPPER[::37] | lower for lower in (0x0001, 0x7FFF, 0x8000, 0x8001))])
     .to(torch.int32)
@@ -40,14 +40,14 @@ def _find(result: str, floats: torch.Tensor = _FLOATS) -> Callable[[Device], tor
 
 
 def _codes(dtypes: dict[str, torch.dtype]) -> Callable[[str], torch.Tensor]:
-    """To nearest even among the values of all codes; torch's own conversion saturates in some versions and not in others."""
+    """Rounded to nearest even among the values of all codes; torch's own conversion saturates in some versions and not in others."""
 
     def expected(target: str) -> torch.Tensor:
         dtype = dtypes[target]
         is_fnuz = "fnuz" in str(dtype)
         values = _CODES[:128].view(dtype).double()
         values = values[values.isfinite()]
-        # Beyond the largest as if the next code were a number, too.
+        # Beyond the largest as if the next code were also a number.
         past = values[-1] + (values[-1] - values[-2])
         middles = (torch.cat([values[1:], past[None]]) + values) / 2
         magnitudes = _FLOATS.double().abs()

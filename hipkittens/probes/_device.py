@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A GPU, or a simulated one, that probe kernels are launched on: as hipkittens.kernel launches those of users."""
+"""A GPU, or a simulated one, on which probe kernels are launched like user kernels of hipkittens.kernel."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def _kernel(target: str, row: str) -> PackedKernel:
 
 
 class Device:
-    """What a fact's `find` asks.
+    """What a fact's `find` queries.
 
     target     gfx942 or gfx950
     name       of the product; of a simulated device "simulated gfx942"
-    simulated  whether it is
+    simulated  whether it is simulated
     """
 
     def __init__(self, target: str, gpu: int | None = None) -> None:
@@ -53,7 +53,7 @@ class Device:
         return 1 if self.simulated else self.facts["compute_units"]
 
     def note(self, name: str, value: Any) -> None:
-        """Something beside the answer that a reader of the report may want."""
+        """Additional information for readers of the report."""
         self.notes[name] = value
 
     def launch(
@@ -67,12 +67,12 @@ class Device:
     ) -> torch.Tensor:
         """Runs a row of csrc/kernels/probe/variants.def and returns its results, 32 bits each.
 
-        outputs    how many there are, or what they hold before
-        arguments  fields of the row's arguments, by name; 0 where they are left out, input_bytes and output_bytes the whole
+        outputs    how many there are, or their initial contents
+        arguments  fields of the row's arguments, by name; 0 if omitted, input_bytes and output_bytes the whole size
         """
         if isinstance(outputs, int):
             outputs = torch.full((outputs,), UNTOUCHED, dtype=torch.int32)
-        # Not zero_-initialised memory of the kernel's own launch: a copy, which has ended when the kernel starts.
+        # Not zero_-initialized memory of the kernel's own launch: a copy, which has ended when the kernel starts.
         output = outputs.to(self.torch_device, copy=True)
         if input is not None:
             input = input.to(self.torch_device)
@@ -80,13 +80,13 @@ class Device:
         given: dict[str, Any] = {"output": output}
         if input is not None:
             given |= {"input": input, "input_bytes": input.numel() * input.element_size()}
-        if row != "preloaded":  # whose arguments are others
+        if row != "preloaded":  # it has other arguments
             given["output_bytes"] = output.numel() * output.element_size()
         kernel(given | arguments, grid=workgroups, block=THREADS.get(row, 64))
         return output.cpu()
 
     def conflict_cycles(self, row: str, input: torch.Tensor, outputs: int, **arguments: Any) -> int:
-        """The same on a simulated device, whose counter of cycles lost to LDS bank conflicts it returns."""
+        """The same on a simulated device; returns its counter of cycles lost to LDS bank conflicts."""
         assert self.simulated
         with _backend.simulate(self.target, checks=True):
             self.launch(row, input, outputs, **arguments)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Asks a device for facts."""
+"""Queries a device for facts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ._fact import FAILED, MEASURED, NOT_SHOWN, Answer, Fact, compare, to_json
 
 
 def ask(device: Device, fact: Fact) -> Answer:
-    """One fact. A launch that fails is an answer, too: on silicon the next fact may still say something."""
+    """One fact. A launch that fails is also an answer: on silicon the next fact may still give one."""
     began = time.perf_counter()
     device.notes.clear()
-    # With all checkers, and CDNA3's rule for products, which "fast" arithmetic does not follow.
+    # With all checkers, and CDNA3's rule for products, which "fast" arithmetic does not implement.
     simulation = (
         _backend.simulate(device.target, checks="all", arithmetic="exact") if device.simulated else None
     )
@@ -55,7 +55,7 @@ def examine(device: Device, facts: Iterable[Fact]) -> list[Answer]:
 
 
 def devices(target: str | None, gpu: int | None) -> list[Device]:
-    """The GPU that is asked, or simulated ones: where there is no GPU, or with a target. ValueError for a GPU that is not there."""
+    """The GPU that is queried, or simulated ones if there is no GPU or a target is given. ValueError for a GPU that does not exist."""
     if target is not None and gpu is not None:
         raise ValueError("--target asks a simulated GPU and --gpu a real one; leave one of them out")
     asks_gpus = target is None and _backend.backend() in ("auto", "hip")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a fact is made of, and what a device answered."""
+"""The definition of a fact, and a device's answer."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ AGREE, DIFFER, FAILED = "agree", "differ", "failed"
 MEASURED, NOT_SHOWN = "measured", "needs a GPU"
 
 Value = torch.Tensor | Mapping[str, Any]
-_WHOLE = 64  # elements of a tensor that a report spells out; of a longer one it has the bytes, packed
-_SHOWN = 16  # mismatches that it spells out
+_WHOLE = 64  # tensors with up to this many elements are listed in a report; longer ones as packed bytes
+_SHOWN = 16  # mismatches that are listed
 
 
 @dataclass(frozen=True, eq=False)
 class Fact:
-    """One thing that is relied on without a document that settles it.
+    """One fact that is relied on without a document that settles it.
 
     name       of the fact, for --only
-    statement  what is assumed; of a fact without `expected` what is measured
-    used_by    the files that rely on it, and in words what there
-    find       asks a device: a tensor, or words and numbers by name
-    expected   what a device of a target has to answer, in the same form; None for what only a GPU can say
-    assumed    of a measured fact what the cycle model takes it for: name of what `find` returns to value, unit and source
-    targets    those that have what is asked for
+    statement  what is assumed; for a fact without `expected` what is measured
+    used_by    the files that rely on it, and what in them does, as text
+    find       queries a device: a tensor, or words and numbers by name
+    expected   what a device of a target has to answer, in the same form; None for what only a GPU can answer
+    assumed    for a measured fact the cycle model's assumptions: from names in the result of `find` to value, unit and source
+    targets    those that have what is queried
     """
 
     name: str
@@ -48,14 +48,14 @@ class Fact:
 
 @dataclass
 class Answer:
-    """What a device said of a fact.
+    """A device's answer for a fact.
 
-    verdict    agree, differ; measured; needs a GPU: the simulator cannot say; failed: the launch did
-    found, expected, assumed  as to_json makes them; of what agrees `found` is None, since it is what was expected
+    verdict    agree, differ; measured; needs a GPU: the simulator cannot answer; failed: the launch failed
+    found, expected, assumed  as produced by to_json; if it agrees `found` is None, since it equals the expectation
     mismatches  the first of mismatch_count
     error      of a launch that failed
-    notes      beside the answer
-    findings   of the simulator's checkers, which find nothing in a good probe
+    notes      additional information
+    findings   of the simulator's checkers, which find nothing in a correct probe
     """
 
     fact: Fact
@@ -89,7 +89,7 @@ class Answer:
 
 
 def to_json(value: Value) -> Any:
-    """Numbers by name as they are. Of a tensor dtype, shape and elements; of a long one its bytes (zlib, base64)."""
+    """Numbers by name are kept. For a tensor: dtype, shape and elements; for a long one its bytes (zlib, base64)."""
     if not isinstance(value, torch.Tensor):
         return dict(value)
     described = {"dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
@@ -100,7 +100,7 @@ def to_json(value: Value) -> Any:
 
 
 def compare(fact: Fact, found: Value, expected: Value) -> Answer:
-    """Equal to the bit, or what differs. Tensors are of integers: floats are compared as their bits."""
+    """Bit-equal, or what differs. Tensors are integers: floats are compared by their bits."""
     answer = Answer(fact, AGREE, found=to_json(found), expected=to_json(expected))
     if isinstance(expected, torch.Tensor):
         assert isinstance(found, torch.Tensor) and not expected.is_floating_point()

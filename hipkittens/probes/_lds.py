@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Facts about LDS: which lanes it serves together, from how many banks, and what transposed reads bring to which lane."""
+"""Facts about LDS: which lanes it serves together, from how many banks, and which data transposed reads deliver to which lane."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ._device import Device
 from ._fact import Fact
 
 _LANES = 64
-_ACCESSES_OF_WAVE, _WAVES, _SIMULATED_WAVES = 16, 8, 1  # in each of two turns, of which the second is timed
-_TRIES = 5  # of a GPU, of which the fastest counts
+_ACCESSES_OF_WAVE, _WAVES, _SIMULATED_WAVES = 16, 8, 1  # in each of two turns, the second is timed
+_TRIES = 5  # on a GPU; the fastest counts
 _NONE, _FIRST = -1, 16  # no access; an address
 _FAR, _BESIDE = 256, 80  # bytes: the same bank of 32 and of 64, and another one
 _BANKS = (16, 32, 64, 128)
@@ -38,7 +38,7 @@ _EIGHT = _twice(
     _lanes((0, 3), (20, 23)), _lanes((4, 7), (16, 19)), _lanes((8, 11), (28, 31)), _lanes((12, 15), (24, 27))
 )
 _SIXTEEN = _twice(_lanes((0, 3), (12, 15), (20, 27)), _lanes((4, 11), (16, 19), (28, 31)))
-# The numbers of csrc/kernels/probe/kinds.h: LdsAccess. What is expected is csrc/simulator/memory/lds_banks.cpp: banks, phases.
+# The numbers in csrc/kernels/probe/kinds.h: LdsAccess. The expectation is csrc/simulator/memory/lds_banks.cpp: banks, phases.
 _ACCESSES: dict[str, dict[str, tuple[int, list[list[int]]]]] = {
     "read_b32": {"gfx942": (32, _consecutive(32)), "gfx950": (64, _consecutive(32))},
     "read_b64": {"gfx942": (32, _consecutive(16)), "gfx950": (64, _consecutive(32))},
@@ -51,12 +51,12 @@ _ACCESSES: dict[str, dict[str, tuple[int, list[list[int]]]]] = {
     "read_b64_tr_b16": {"gfx950": (64, _consecutive(32))},
 }
 _PAIRS = list(itertools.combinations(range(_LANES), 2))
-# What is enough to tell the phases of every table that there is, for a simulator that takes its time.
+# Enough to distinguish the phases of every table, for the slow simulator.
 _FEW_PAIRS = [pair for pair in _PAIRS if pair[0] % 4 == 0]
 
 
 def _addresses(pairs: Sequence[tuple[int, int]], apart: int, others: int) -> torch.Tensor:
-    """Of a workgroup for each pair: its lanes access addresses so many bytes apart, the other lanes `others`."""
+    """The addresses of a workgroup for each pair: its lanes access addresses this many bytes apart, the other lanes `others`."""
     addresses = torch.full((len(pairs), _LANES), others, dtype=torch.int32)
     rows = torch.arange(len(pairs))
     first, second = torch.tensor(pairs).T
@@ -65,10 +65,10 @@ def _addresses(pairs: Sequence[tuple[int, int]], apart: int, others: int) -> tor
 
 
 def _conflicts(device: Device, access: int, addresses: torch.Tensor, free: torch.Tensor) -> list[bool]:
-    """Whether each row of addresses costs more than `free`, in which no two lanes want a bank.
+    """Whether each row of addresses costs more than `free`, in which no two lanes need the same bank.
 
-    A GPU tells by its clock: at least a cycle more of each access. The simulator counts the cycles of all rows of a launch, so
-    they are halved until all or none of them have one.
+    A GPU shows it by its clock: at least one more cycle for each access. The simulator counts the cycles of all rows of a launch, so the
+    rows are bisected until all or none of them have one.
     """
     rows = torch.cat([free, addresses])
     asked = {"which": access, "steps": _SIMULATED_WAVES if device.simulated else _WAVES}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Facts about where waves run, what they find in their registers, and in which order their waits count down."""
+"""Facts about where waves run, the initial contents of their registers, and the order in which their waits count down."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _ORDERS = {
 
 def _find_missed(order: int) -> Callable[[Device], dict[str, Any]]:
     def find(device: Device) -> dict[str, Any]:
-        # A GPU is to be crowded; every step reads lines that no other did.
+        # A GPU should be fully occupied; every step reads lines that no other step reads.
         workgroups, steps = (2, 3) if device.simulated else (16 * device.compute_units, 16)
         threads = workgroups * 64
         numbers = torch.arange(threads * (steps + 1), dtype=torch.int32, device=device.torch_device)

@@ -23,19 +23,19 @@ class Row:
     """One library at one shape.
 
     kind            "modelled" (the cycle model), "measured" (a GPU), "published" (not run, only known from others), or "none";
-                    `note` says why it was not run
+                    `note` gives the reason why it was not run
     cycles          modelled: core clocks of all launches together
-    microseconds    modelled or measured (median); without what launching costs when it is modelled
+    microseconds    modelled or measured (median); modelled times do not include launch overhead
     error_percent, error_of  modelled: mean error on measured kernels of the same operation and device, and which these are; no
-                    error_percent where there are too few: not calibrated
-    low, high       measured: tenth and ninetieth percentile
-    tflops, gbps    useful operations and bytes over that time; tflops only where operations are the measure
-    share_of_limit  the least time that the data sheet allows over this one
-    limited_by      what sets that least time: "matrix" or "memory"
-    published_microseconds, published_tflops, published_gbps, published_source  what was published of this library at this
-                    shape and device
+                    error_percent if there are too few: not calibrated
+    low, high       measured: 10th and 90th percentile
+    tflops, gbps    useful operations and bytes over that time; tflops only if operations are the measure
+    share_of_limit  the minimum time by the data sheet over this time
+    limited_by      what determines that minimum time: "matrix" or "memory"
+    published_microseconds, published_tflops, published_gbps, published_source  figures published for this library at this shape and
+                    device
     speedup         of ours over this library, both as run here
-    speedup_over_published  of ours, as run here, over what was published of this library
+    speedup_over_published  of ours, as run here, over the published figure of this library
     """
 
     operation: str
@@ -109,8 +109,9 @@ def _timed(row: Row, problem: Problem, microseconds: float) -> Row:
 def modelled_row(
     problem: Problem, device: str, library: str, candidates: Iterable[Candidate], timeline: int = 0
 ) -> tuple[Row, list[_timing.ModelledLaunch]]:
-    """The fastest of the candidates that count, and its launches; the row's note names the others. Unavailable if there is
-    nothing to launch."""
+    """The fastest of the candidates that count, and its launches; the row's note names the others. Raises Unavailable if there is
+    nothing to launch.
+    """
     best, name, beside = None, "", []
     for candidate in candidates:
         if candidate.prepare is not None:
@@ -147,13 +148,13 @@ def _measured(problem: Problem, device: str, library: str, call: Callable[[], ob
 
 
 def published_row(problem: Problem, device: str, library: str, note: str = "") -> Row:
-    """What was published of a library, without running anything; a row of kind "none" if nothing was."""
+    """The published figures of a library, without running anything; a row of kind "none" if there are none."""
     row = _row(problem, device, library, "none")
     return replace(row, kind="none" if row.published_microseconds is None else "published", note=note)
 
 
 def row_of(problem: Problem, device: str, library: str, on_gpu: bool) -> Row:
-    """One library at one shape, run; its published row if it cannot be."""
+    """One library at one shape, run; its published row if it cannot be run."""
     try:
         if library == OURS:
             call = problem.call("cuda" if on_gpu else "cpu")
@@ -171,7 +172,7 @@ def row_of(problem: Problem, device: str, library: str, on_gpu: bool) -> Row:
 
 
 def beside_ours(rows: Sequence[Row]) -> list[Row]:
-    """The rows with their speedups, where ours ran at the same shape on the same device."""
+    """The rows with their speedups, where ours was run at the same shape on the same device."""
     ours = {
         (row.operation, row.shape, row.device): row.microseconds
         for row in rows

@@ -31,14 +31,12 @@ _MODELLED = (
 )
 _MEASURED = "measured: median of repeated calls on this GPU, caches overwritten before each"
 _PUBLISHED = "published: by others, on real GPUs; sources in --json and --csv"
-_SPEEDUP = (
-    "ours is: how many times as fast as that row; beside a published row, {kind} against measured by others"
-)
-# --compare, besides names of libraries
+_SPEEDUP = "ours is: how many times as fast as that row; for a published row, {kind} compared with measured by others"
+# --compare, in addition to names of libraries
 _SETS = {
-    "published": "figures that others published at that very shape and device (default)",
-    "all": "these, and every library that can be run",
-    "none": "ours alone",
+    "published": "figures that others published for the same shape and device (default)",
+    "all": "these and every library that can be run",
+    "none": "ours only",
 }
 
 
@@ -49,32 +47,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--compare",
         default="published",
         metavar="LIBRARIES",
-        help=f"some of {', '.join(_names())}, with commas between; or one of {sets}",
+        help=f"some of {', '.join(_names())}, comma-separated; or one of {sets}",
     )
     parser.add_argument(
         "--rate",
         choices=tuple(plot.RATES),
-        help="what is counted over the time (default: TFLOP/s, and GB/s where memory is the measure)",
+        help="rate to show (default: TFLOP/s, or GB/s for memory-bound operations)",
     )
-    parser.add_argument("--model", action="store_true", help="use the cycle model although there is a GPU")
-    parser.add_argument("--csv", metavar="FILE", help="write the rows there (-: standard output)")
+    parser.add_argument("--model", action="store_true", help="use the cycle model even if there is a GPU")
+    parser.add_argument("--csv", metavar="FILE", help="write the rows as CSV to FILE (-: standard output)")
     parser.add_argument(
-        "--plot", metavar="FILE", help="a line for each library over the sizes (needs matplotlib)"
+        "--plot", metavar="FILE", help="plot one line per library over the sizes (needs matplotlib)"
     )
     parser.add_argument(
         "--fit",
         action="store_true",
-        help="in a checkout, renew the costs by which the operation's plan chooses: measured on this GPU, or else modelled",
+        help="in a checkout, update the costs used by the operation's plan: measured on this GPU, or modelled without one",
     )
 
 
 def _names() -> list[str]:
-    """Libraries that can be run here, then those of which there are published figures alone."""
+    """Libraries that can be run here, followed by those with published figures only."""
     return [*NAMES, *(name for name in published.libraries() if name not in NAMES)]
 
 
 def _libraries(text: str) -> tuple[list[str], bool]:
-    """What --compare names: the libraries to run, and whether those with published figures alone follow."""
+    """The libraries to run, from --compare, and whether those with published figures only are appended."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",")))
     if len(names) == 1 and names[0] in _SETS:
         return list(NAMES) if names == ["all"] else [], names != ["none"]
@@ -98,7 +96,7 @@ def _measured_device(arguments: argparse.Namespace) -> str:
 
 
 def _fit(arguments: argparse.Namespace) -> int:
-    """Runs the program of benchmarks/ that renews an operation's costs, which a build makes part of its plan."""
+    """Runs the program of benchmarks/ that updates an operation's cost model, which a build includes in its launch plan."""
     if arguments.operation not in SYNTAX:
         raise ValueError(f"OP is {arguments.operation!r}; allowed: {', '.join(SYNTAX)}")
     name = SYNTAX[arguments.operation].fit
@@ -214,7 +212,7 @@ def _print_table(rows: list[Row], rate: str) -> None:
 
 
 def _cells(row: Row, rate: str, measured: bool) -> Iterable[tuple[str, ...]]:
-    """The line of what ran, and that of what was published."""
+    """The table line of what was run, and that of what was published."""
     run, published_rate = plot.RATES[rate]
     if row.microseconds is not None:
         share = "" if row.share_of_limit is None else f"{100 * row.share_of_limit:.1f} % {row.limited_by}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The least time that a chip's data sheet allows for a problem."""
+"""The minimum time for a problem by a chip's data sheet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MEMORY_BANDWIDTH = {"MI300X": 5.3e12, "MI308X": 5.3e12, "MI325X": 6.0e12, "MI350
 
 @dataclass(frozen=True)
 class Limit:
-    """microseconds  that matrix cores at peak clock, or memory at peak bandwidth, need at least
+    """microseconds  the minimum for matrix cores at peak clock, or memory at peak bandwidth
     unit          "matrix" or "memory": which of the two
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A modelled launch as a listing: what each instruction cost, and a sentence about what holds the kernel up."""
+"""A modelled launch as a listing: the cost of each instruction, and a sentence on the kernel's bottleneck."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .limits import MEMORY_BANDWIDTH
 from .main_loop import MainLoop, main_loop
 from .model_error import ModelError, unknown_problem
 
-# What a wave waits for, by the model's word for it (csrc/simulator/timing/stalls.h).
+# What a wave waits for, by the model's name for it (csrc/simulator/timing/stalls.h).
 REASONS = {
     "matrix_result": "the result of a matrix instruction",
     "vmcnt": "vmcnt",
@@ -34,9 +34,9 @@ _UNITS = {
     "vector": "VALU-bound: the vector units work",
     "vector_memory": "bound by the vector memory pipe, which works",
 }
-# From here on a unit is what limits a kernel, and not the waits, which are then for it.
+# From this share on a unit is the bottleneck of a kernel, and not the waits, which are then for this unit.
 _BOUND = 0.75
-_FULL_BANDWIDTH = 0.65  # of the data sheet's: about what chips of this kind reach in a copy
+_FULL_BANDWIDTH = 0.65  # of the data sheet's: about what such chips reach in a copy
 _FEW = 0.1  # of the waits for one reason: below that no single instruction stands out
 
 
@@ -45,10 +45,10 @@ class Line:
     """One instruction that was issued.
 
     address  from the start of the text
-    source   "file:line", or "" where the code object does not say
-    called_from  of the inlined calls around it the innermost in another folder, such as the line of a kernel that calls a
+    source   "file:line", or "" if the code object does not contain it
+    called_from  the innermost inlined call around it that is in another folder, such as the line of a kernel that calls a
              primitive of csrc/tiles; "" if there is none
-    issues   by how many waves, in the XCDs simulated in detail
+    issues   the number of waves that issued it, in the XCDs simulated in detail
     clocks   for which waves waited before they could issue it, summed
     stalls   these clocks by reason
     """
@@ -64,22 +64,22 @@ class Line:
 
     @property
     def place(self) -> str:
-        """Both lines in words, such as "csrc/tiles/memory_intrinsics.h:98, called from softmax.cpp:21"; or ""."""
+        """Both lines as text, such as "csrc/tiles/memory_intrinsics.h:98, called from softmax.cpp:21"; or ""."""
         return self.source + f", called from {self.called_from}" * bool(self.called_from)
 
     @property
     def reason(self) -> str:
-        """The reason of most of its clocks, or ""."""
+        """The reason for most of its clocks, or ""."""
         return max(self.stalls, key=self.stalls.__getitem__) if self.stalls else ""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A launch: its figures, a sentence about its bottleneck, and its instructions in the order of their addresses.
+    """A launch: its figures, a sentence on its bottleneck, and its instructions in the order of their addresses.
 
     issue_share  of all issues, by class of instruction
     main_loop    None for a kernel without loops
-    error        of the class of measured kernels that is most like this one
+    error        of the class of measured kernels that is most similar
     """
 
     kernel: str
@@ -102,7 +102,7 @@ class Listing:
 
 
 def listing(launch: _timing.ModelledLaunch, error: ModelError | None = None) -> Listing:
-    """`error`: of the class of its problem; by default it is not calibrated."""
+    """`error`: that of the class of its problem; by default it is not calibrated."""
     lines = tuple(
         Line(
             row["address"],
@@ -144,7 +144,7 @@ def issue_share(lines: Sequence[Line]) -> dict[str, float]:
 
 
 def occupancy(report: dict[str, Any]) -> str:
-    """How the launch fills the chip, in words."""
+    """How the launch fills the chip, as text."""
     count, waves = report["workgroups_per_compute_unit"], report["waves_per_workgroup"]
     return (
         f"{_count(report['workgroups'], 'workgroup')} of {_count(waves, 'wave')}, {report['rounds']:.2f} rounds; a compute "
@@ -157,7 +157,7 @@ def _count(number: int, word: str) -> str:
 
 
 def bottleneck(launch: _timing.ModelledLaunch, lines: Sequence[Line], loop: MainLoop | None) -> str:
-    """One sentence. A unit that works most of the time is the bottleneck, then memory, then what waves wait for longest."""
+    """One sentence. The bottleneck is a unit that is busy most of the time, otherwise memory, otherwise the longest wait."""
     unit = max(launch.busy, key=launch.busy.__getitem__)
     share = launch.busy[unit]
     in_loop = loop.mfma_busy if loop else None
@@ -200,7 +200,7 @@ def _wait(lines: Sequence[Line]) -> str:
     reason = max(sums, key=sums.__getitem__)
     most = max(range(len(lines)), key=lambda index: lines[index].stalls.get(reason, 0.0))
     share = lines[most].stalls[reason] / sums[reason]
-    # A wave that waits at a barrier does so before its next instruction: what is of use is the barrier.
+    # A wave that waits at a barrier does so before its next instruction: report the barrier itself.
     place = lines[most]
     if reason == "barrier":
         place = next((line for line in reversed(lines[:most]) if line.text == "s_barrier"), place)
@@ -213,7 +213,7 @@ def _wait(lines: Sequence[Line]) -> str:
 
 
 def hbm_bandwidth(launch: _timing.ModelledLaunch) -> float:
-    """Bytes/s that HBM moves, on the average of the launch."""
+    """Average HBM traffic of the launch in bytes/s."""
     moved: float = launch.caches["hbm_bytes_read"] + launch.caches["hbm_bytes_written"]
     return moved / launch.microseconds * 1e6
 
@@ -223,7 +223,7 @@ def _terabytes(bandwidth: float) -> str:
 
 
 def _room(report: dict[str, Any]) -> str:
-    """Why there are not more waves to hide the wait behind."""
+    """Why there are not more waves to hide the latency."""
     if report["rounds"] < 1:
         return f", and the grid fills {_percent(report['rounds'])} of the places for workgroups"
     return f", and occupancy is {report['waves_per_simd']:.1f} waves a SIMD, limited by {report['occupancy_limited_by']}"

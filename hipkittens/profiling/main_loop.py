@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The main loop of a modelled launch, and how busy the matrix cores are while waves are in it."""
+"""The main loop of a modelled launch, and how busy the matrix cores are while waves execute it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _BRANCH_BYTES = 4
 
 @dataclass(frozen=True)
 class MainLoop:
-    """The innermost loop in which at least half of what any loop issues is issued.
+    """The innermost loop in which at least half of the instructions issued in any loop are issued.
 
     first, last   addresses of its first and last instruction, from the start of the text
-    instructions  of it that were issued at all, and how many of them are matrix instructions
-    issue_share   of all that the launch issues
-    clocks_share  of the time that the SIMDs have waves at all, that in which waves are in the loop
-    mfma_busy     share of that time in which the matrix cores work for it
+    instructions  number of its instructions that were issued at all, and how many of them are matrix instructions
+    issue_share   of all issues of the launch
+    clocks_share  share of the time during which the SIMDs have waves that waves spend in the loop
+    mfma_busy     share of the latter time in which the matrix cores work for it
 
-    The last two are of the compute unit of which the timeline was kept, and None without one.
+    The last two refer to the compute unit whose timeline was kept, and are None without one.
     """
 
     first: int
@@ -59,7 +59,7 @@ def main_loop(launch: _timing.ModelledLaunch) -> MainLoop | None:
 
 
 def _executed(rows: Sequence[dict[str, Any]]) -> list[Executed]:
-    """The model reports what was issued, without sizes: but for branches, an instruction ends where the next one begins."""
+    """The model reports issued instructions without sizes: except for branches, an instruction ends where the next one begins."""
     found = []
     for row, after in zip(rows, [*rows[1:], None], strict=True):
         branches = after is None or row["unit"] == "branch" or row["text"].startswith("s_endpgm")
@@ -69,7 +69,7 @@ def _executed(rows: Sequence[dict[str, Any]]) -> list[Executed]:
 
 
 def _in_time(events: Sequence[Any], addresses: set[int]) -> tuple[float | None, float | None]:
-    """Shares of the time of the first compute unit: of its SIMDs in the loop, and of their matrix cores in that."""
+    """For the first compute unit: the share of time that its SIMDs spend in the loop, and of that the share of their matrix cores."""
     matrix = UNITS.index("matrix")
     stays: dict[int, list[tuple[float, float]]] = defaultdict(list)  # of waves in the loop, by SIMD
     lives: dict[int, list[tuple[float, float]]] = defaultdict(list)
@@ -88,7 +88,7 @@ def _in_time(events: Sequence[Any], addresses: set[int]) -> tuple[float | None, 
             if wave in begun:
                 stays[simd].append(begun.pop(wave))
             continue
-        # What a wave waits before an instruction is spent in the loop if it was there already.
+        # The wait of a wave before an instruction belongs to the loop if the wave was in it already.
         first = begun[wave][0] if wave in begun else begin
         is_matrix = event.unit == matrix
         begun[wave] = first, begin + (event.duration if is_matrix else 0.0)

@@ -17,7 +17,7 @@ WARM_UPS, REPEATS = 10, 50
 
 @dataclass(frozen=True)
 class Measurement:
-    """Microseconds of one call: median, and the tenth and ninetieth percentile of `repeats`."""
+    """Microseconds of one call: median, and the 10th and 90th percentile of `repeats`."""
 
     median: float
     low: float
@@ -26,7 +26,7 @@ class Measurement:
 
 
 def measure(call: Callable[[], object], repeats: int = REPEATS) -> Measurement:
-    """Times `call` on the current GPU with events, caches overwritten before each repetition."""
+    """Times `call` on the current GPU with events; caches are overwritten before each repetition."""
     flush = torch.empty(_FLUSHED_BYTES // 4, dtype=torch.int32, device="cuda")
     for _ in range(WARM_UPS):
         call()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How far the cycle model was off on measured kernels that it was not fitted on: what to print beside a modelled figure.
+"""How far the cycle model was off on measured kernels that it was not fitted on: printed next to modelled figures.
 
 model_error.json has the errors by class; benchmarks/calibration.py --errors writes it, from rows measured on real GPUs.
 """
@@ -17,17 +17,17 @@ from .limits import limit
 from .problems import Problem
 
 BOUNDS = ("matrix", "memory", "small")
-# Below this least time launch, latency and the ends of the grid dominate: such rows are a class of their own.
+# Below this minimum time, launch, latency and grid tails dominate: such rows are a separate class.
 SMALL_MICROSECONDS = 5.0
-# Tuning logs do not say which of these two chips their rows are of; they are modelled as the second.
+# Tuning logs do not state which of these two chips their rows are from; they are modelled as the second.
 _MEASURED_AS = {"MI325X": "MI300X", "MI350X": "MI355X"}
-_CHIP_IS_NAMED = ("attention", "attention_backward")  # by the tables that these errors are of
-_LEAST_ROWS = 4  # fewer say little
+_CHIP_IS_NAMED = ("attention", "attention_backward")  # in the tables from which these errors come
+_LEAST_ROWS = 4  # fewer are not representative
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Measured rows of one kernel family on one chip, all bound by the same: one entry of model_error.json.
+    """Measured rows of one kernel family on one chip with the same bound: one entry of model_error.json.
 
     error, bias, worst  per cent: mean of |modelled / measured - 1|, mean of modelled / measured - 1, and the largest of the first
     """
@@ -46,9 +46,9 @@ class Cell:
 class ModelError:
     """The error on measured rows of the same operation on the same chip.
 
-    percent  mean of |modelled / measured - 1|, each family of kernels counting alike; None: not calibrated
-    bias     mean of modelled / measured - 1: negative where the model is too fast; None: not calibrated
-    rows     how many were measured
+    percent  mean of |modelled / measured - 1|, each family of kernels weighted equally; None: not calibrated
+    bias     mean of modelled / measured - 1: negative if the model is too fast; None: not calibrated
+    rows     the number of measured rows
     like     which rows these are, or of what there are too few
     """
 
@@ -59,14 +59,14 @@ class ModelError:
 
     @property
     def text(self) -> str:
-        """Such as "±13 % (bias -8 %) on 30 measured rows: fmha_v3_fwd, MI355X, matrix-bound", or "not calibrated: ..."."""
+        """For example "±13 % (bias -8 %) on 30 measured rows: fmha_v3_fwd, MI355X, matrix-bound", or "not calibrated: ..."."""
         if self.percent is None:
             return f"not calibrated: {self.like}"
         return f"±{self.percent:.0f} % (bias {self.bias:+.0f} %) on {self.rows} measured rows: {self.like}"
 
     @property
     def short(self) -> str:
-        """Such as "±13 %", or "not calibrated"."""
+        """For example "±13 %", or "not calibrated"."""
         return "not calibrated" if self.percent is None else f"±{self.percent:.0f} %"
 
 
@@ -77,21 +77,21 @@ def cells() -> tuple[Cell, ...]:
 
 
 def bound_of(problem: Problem, device: str) -> str:
-    """What sets the least time of `problem`: "matrix" or "memory", or "small" where that time is below 5 µs."""
+    """What determines the minimum time of `problem`: "matrix" or "memory", or "small" if that time is below 5 µs."""
     least = limit(problem, device)
     return "small" if least.microseconds < SMALL_MICROSECONDS else least.unit
 
 
 def error_of(problem: Problem, device: str) -> ModelError:
-    """The error that a modelled time of `problem` should carry. ValueError for an unknown device."""
+    """The error to report with a modelled time of `problem`. ValueError for an unknown device."""
     return error_for(problem.operation, device, bound_of(problem, device))
 
 
 def error_for(operation: str, device: str, bound: str) -> ModelError:
     """The error on measured rows of this operation and device with this bound ("matrix", "memory", "small").
 
-    Where there are fewer than four, rows of the same operation and device with any bound count. Rows of other operations,
-    number formats or chips say nothing: then it is not calibrated. ValueError for an unknown device or bound.
+    If there are fewer than four, rows of the same operation and device with any bound are used. Rows of other operations,
+    number formats or chips are not representative: then it is not calibrated. ValueError for an unknown device or bound.
     """
     if device not in _timing.DEVICES:
         raise ValueError(f"device is {device!r}; allowed: {', '.join(_timing.DEVICES)}")
@@ -108,7 +108,7 @@ def error_for(operation: str, device: str, bound: str) -> ModelError:
 
 
 def unknown_problem(device: str) -> ModelError:
-    """Of a launch of which nobody says what problem it solves."""
+    """For a launch whose problem is unknown."""
     return ModelError(None, None, 0, f"what this launch computes on {device} is not known")
 
 

@@ -20,10 +20,10 @@ def add_where(parser: argparse.ArgumentParser, several_shapes: bool) -> None:
         "--shapes" if several_shapes else "--shape",
         dest="shapes",
         metavar="SHAPES" if several_shapes else "SHAPE",
-        help=form + ", with commas between" * several_shapes,
+        help=form + ", comma-separated" * several_shapes,
     )
     parser.add_argument(
-        "--device", metavar="DEVICE", help=f"what to model: {', '.join(_timing.DEVICES)} (default MI355X)"
+        "--device", metavar="DEVICE", help=f"device to model: {', '.join(_timing.DEVICES)} (default MI355X)"
     )
     parser.add_argument(
         "--arch",
@@ -46,7 +46,7 @@ def add_or_program(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def names_operation(arguments: argparse.Namespace) -> bool:
-    """Whether it is one, which then is arguments.operation itself. ValueError for what is neither."""
+    """Whether arguments.operation is an operation, rather than a program. ValueError if it is neither."""
     first, *others = arguments.operation
     if first in OPERATIONS and others:
         raise ValueError(f"{others[0]!r} follows the operation; allowed: one operation, or -- PROGRAM")
@@ -67,7 +67,7 @@ def operation(name: str) -> str:
 
 
 def device(arguments: argparse.Namespace) -> str:
-    """The device that --device or --arch names, by default MI355X. ValueError if there is none, or if they contradict."""
+    """The device selected by --device or --arch, by default MI355X. ValueError if there is none, or if they contradict."""
     if arguments.device is None:
         return _timing.USUAL_DEVICES[arguments.arch or "gfx950"]
     name = arguments.device.upper()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Other libraries that `bench` sets beside ours.
+"""Other libraries that `bench` compares ours with.
 
-torch is always there. triton and aiter need a checkout, since what compiles and launches their kernels here is part of the
+torch is always available. triton and aiter need a checkout, since the code that compiles and launches their kernels here is part of the
 benchmarks and tests and not of the package: benchmarks/peer_triton.py and benchmarks/peer_aiter.py.
 """
 
@@ -15,16 +15,16 @@ from typing import NamedTuple, Protocol
 
 from .problems import SYNTAX, Problem
 
-NAMES = ("torch", "triton", "aiter")  # that something here can run, in the model or on a GPU
+NAMES = ("torch", "triton", "aiter")  # which can be run here, in the model or on a GPU
 _BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 
 
 class Candidate(NamedTuple):
-    """A kernel of another library, or several that follow each other.
+    """A kernel of another library, or several that are launched in sequence.
 
-    counts   whether it may be the one that the library is known by; one that may not, such as a variant that is not its default, is
-             run and named beside
-    prepare  runs before it on the same device, and is not counted: a first call, in which kernels are autotuned
+    counts   whether it may represent the library; one that may not, such as a variant that is not its default, is run and listed
+             separately
+    prepare  is run before it on the same device and not counted: a first call, in which kernels are autotuned
     """
 
     name: str
@@ -34,12 +34,13 @@ class Candidate(NamedTuple):
 
 
 class Unavailable(Exception):
-    """The peer has nothing for this problem; the text says why."""
+    """The peer does not support this problem; the text gives the reason."""
 
 
 class Peer(Protocol):
-    """Both raise Unavailable. `modelled` gives every kernel that might be the fastest, to be called inside the cycle model of a
-    device; `measured` gives what to call on a GPU."""
+    """Both methods raise Unavailable. `modelled` returns every kernel that might be the fastest, to be called inside the cycle model of a
+    device; `measured` returns what to call on a GPU.
+    """
 
     def modelled(self, problem: Problem, target: str) -> Iterator[Candidate]: ...
 
@@ -62,7 +63,7 @@ class TorchPeer:
 
 
 def peer(name: str) -> Peer:
-    """Raises Unavailable if that peer cannot be had in this installation."""
+    """Raises Unavailable if this installation cannot provide that peer."""
     if name == "torch":
         return TorchPeer()
     if name not in NAMES:

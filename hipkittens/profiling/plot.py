@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The plot of `hipkittens bench`: a line for each library over the sizes, dots for what was published."""
+"""The plot of `hipkittens bench`: a line for each library over the sizes, dots for published figures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from .bench import Row
 from .problems import Problem
 
-# What is along the other axis: the members of a Row for what ran and for what was published.
+# The other axis: the members of a Row for figures that were run and for published ones.
 RATES = {"TFLOP/s": ("tflops", "published_tflops"), "GB/s": ("gbps", "published_gbps")}
 COLOURS = {
     "hipkittens": "C1",
@@ -28,8 +28,9 @@ COLOURS = {
 
 
 def require(path: str, problems: Sequence[Problem]) -> None:
-    """ValueError without matplotlib, for an ending that is no picture's, or where a line would have two points at one size;
-    before anything runs."""
+    """ValueError, before anything runs, without matplotlib, for a file ending that is not a picture format, or if a line would have two
+    points at one size.
+    """
     if importlib.util.find_spec("matplotlib") is None:
         raise ValueError("--plot needs matplotlib: pip install matplotlib")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -45,8 +46,9 @@ def require(path: str, problems: Sequence[Problem]) -> None:
 
 
 def draw(axes: Any, rows: Sequence[Row], rate: str) -> None:
-    """One operation on one device into `axes`: what ran as lines, the model's mean error as a band around them, what was published
-    as dotted lines."""
+    """Draws one operation on one device into `axes`: figures that were run as lines, the model's mean error as a band around them,
+    published figures as dotted lines.
+    """
     ran_rate, published_rate = RATES[rate]
     for library in dict.fromkeys(row.library for row in rows):
         of_library = sorted((row for row in rows if row.library == library), key=lambda row: row.size)
@@ -56,7 +58,7 @@ def draw(axes: Any, rows: Sequence[Row], rate: str) -> None:
             values = [getattr(row, ran_rate) for row in ran]
             axes.plot([row.size for row in ran], values, "o-", label=f"{library}, {ran[0].kind}", **style)
             if all(row.error_percent is not None for row in ran):
-                # The error is one of time, which the rate has below the line.
+                # The error is in time, which is in the denominator of the rate.
                 low, high = (
                     [
                         value / (1 + sign * row.error_percent / 100)
@@ -84,12 +86,12 @@ def draw(axes: Any, rows: Sequence[Row], rate: str) -> None:
 
 
 def save(figure: Any, path: str) -> None:
-    """No date and no version in the file: the same rows give the same picture."""
+    """Saves without date or version: the same rows give the same picture."""
     figure.savefig(path, metadata={"Date": None} if path.endswith((".svg", ".svgz")) else {"Software": None})
 
 
 def _errors(rows: Sequence[Row]) -> list[str]:
-    """What every modelled point carries, with the sizes that it is of where they are of several classes."""
+    """The error of every modelled point, with the sizes that it applies to if they are of several classes."""
     sizes: dict[str, dict[int, None]] = {}
     for row in rows:
         if row.error_of:

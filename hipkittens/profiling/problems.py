@@ -18,11 +18,11 @@ from ..operations._record import Benchmark
 
 SYNTAX = operations.benchmarks()
 OPERATIONS = tuple(SYNTAX)
-_MOST = 1 << 24  # of one extent: far beyond any of these problems
+_MOST = 1 << 24  # of one extent: far larger than any of these problems
 
 
 class ShapeError(ValueError):
-    """A shape that is none, or not one of this operation."""
+    """An invalid shape, or one that is not of this operation."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Problem:
     extents    by letter (B batch, H heads, K key heads, N tokens or queries, L keys, D head size; M, N, K of a product of
                M x K and K x N) or by name (rows, columns)
     causal     the mask that is aligned with the last query and the last key
-    training   a gradient will be taken, so what it needs, such as mean and 1 / deviation of each row, is written as well
+    training   a gradient will be computed, so what it needs, such as mean and 1 / deviation of each row, is written as well
     """
 
     operation: str
@@ -46,11 +46,11 @@ class Problem:
 
     @cached_property
     def shape(self) -> str:
-        """In the syntax of --shapes, extents that have their default left out."""
+        """In the syntax of --shapes, without extents that have their default."""
         syntax = SYNTAX[self.operation]
         if syntax.extents:
             return "x".join(str(self[name]) for name in syntax.extents) + ":training" * self.training
-        # Heads before lengths, and what an operation has besides in its own order.
+        # Heads before lengths, then the operation's other extents in its own order.
         others = (*syntax.letters, *syntax.optional)
         order = [name for name in dict.fromkeys((*"BHKNLD", *others)) if name in self.extents]
         parts = [
@@ -62,33 +62,34 @@ class Problem:
 
     @cached_property
     def size(self) -> int:
-        """What a plot has along its axis: N of a product or a sequence, columns of a norm, tokens of a router, classes of a loss."""
+        """The value on a plot's axis: N of a product or a sequence, columns of a norm, tokens of a router, classes of a loss."""
         return next(self[name] for name in ("columns", "N", "tokens", "classes") if name in self.extents)
 
     @cached_property
     def flops(self) -> float | None:
-        """Useful floating-point operations, as publications count them; None where memory is the measure."""
+        """Useful floating-point operations, as publications count them; None if memory is the measure."""
         count = SYNTAX[self.operation].flops
         return None if count is None else count(self)
 
     @property
     def bits(self) -> int:
-        """Of the elements that are multiplied."""
+        """The width of the elements that are multiplied."""
         return SYNTAX[self.operation].bits
 
     @cached_property
     def bytes(self) -> float:
-        """Bytes that have to move between memory and the chip: every operand and result once."""
+        """Bytes that must be moved between memory and the chip: every operand and result once."""
         return SYNTAX[self.operation].bytes(self)
 
     @cached_property
     def chained(self) -> bool:
-        """Whether its launches make addresses of what earlier ones wrote, so that the model has to compute results, too."""
+        """Whether its launches compute addresses from what earlier ones wrote, so that the model has to compute results as well."""
         return SYNTAX[self.operation].chained
 
     def call(self, device: str = "cpu") -> Callable[[], object]:
-        """A function that runs ours on tensors of `device`: of random values on a GPU, of zeros elsewhere, which the model
-        does not look at. ShapeError if this machine has no room for them."""
+        """A function that runs ours on tensors of `device`: random values on a GPU, zeros elsewhere, which the model does not look at.
+        ShapeError if this machine does not have enough memory for them.
+        """
         if device == "cpu" and self.bytes > (free := _free_memory()):
             raise ShapeError(
                 f"shape {self.shape!r} has tensors of {self.bytes / 1e9:,.0f} GB, and {free / 1e9:,.0f} GB of memory are free; "
@@ -102,12 +103,12 @@ class Problem:
         return torch.randn(shape, dtype=torch.bfloat16, device=device)
 
     def in_codes(self, values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Such a tensor in 8 bits; one of the CPU is not read, since it is zeros."""
+        """The tensor quantized to 8 bits; one on the CPU is not read, since it is zeros."""
         return _untouched_zeros(values.shape, dtype) if values.device.type == "cpu" else values.to(dtype)
 
 
 def _untouched_zeros(shape: Sequence[int], dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    """Zeros whose pages take memory when something writes them: torch.zeros writes them all."""
+    """Zeros whose pages use memory only once they are written: torch.zeros writes them all."""
     size = math.prod(shape) * dtype.itemsize
     if not size:
         return torch.zeros(shape, dtype=dtype)
@@ -116,7 +117,7 @@ def _untouched_zeros(shape: Sequence[int], dtype: torch.dtype = torch.bfloat16) 
 
 
 def _free_memory() -> float:
-    """Bytes that can be allocated without swapping; infinitely many where Linux does not say."""
+    """Bytes that can be allocated without swapping; infinity if Linux does not report it."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -127,13 +128,13 @@ def _free_memory() -> float:
 
 
 def _default(syntax: Benchmark, letter: str, extents: Mapping[str, int]) -> int:
-    """Of an optional extent that is left out."""
+    """The default of an optional extent."""
     other = syntax.optional[letter]
     return extents[other] if isinstance(other, str) else other
 
 
 def parse_shapes(operation: str, text: str) -> list[Problem]:
-    """The problems of a list with commas. ShapeError names the shape that is wrong, and what one of this operation looks like."""
+    """The problems of a comma-separated list. ShapeError names the invalid shape, and gives an example for this operation."""
     return [_parse(operation, part.strip()) for part in text.split(",")]
 
 

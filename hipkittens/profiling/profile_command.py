@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`hipkittens profile`: what each instruction of the launched kernels costs, and what holds them up."""
+"""`hipkittens profile`: what each instruction of the launched kernels costs, and what limits them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from .program import modelled_program
 from .timeline import CLASS_NAMES
 
 _LEGEND = (
-    "Modelled: by the cycle model, never on a GPU (docs/timing_model.md). issues: waves that issued it; clocks: for which "
-    "waves waited before it, summed, and for what most of them; both of the XCD that is simulated in detail."
+    "Modelled: by the cycle model, never on a GPU (docs/timing_model.md). issues: waves that issued "
+    "the instruction; clocks: total waiting time of waves before it, and its main cause; both for the XCD that is simulated in detail."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_or_program(parser, "profile")
-    parser.add_argument("--top", type=int, metavar="N", help="only the N instructions that cost most")
+    parser.add_argument("--top", type=int, metavar="N", help="only the N most expensive instructions")
     parser.add_argument(
         "--roofline",
         metavar="FILE",
-        help="also a picture of what an operation reaches below what the chip allows",
+        help="also write a roofline plot of an operation to FILE",
     )
 
 
@@ -45,7 +45,7 @@ def main(arguments: argparse.Namespace) -> int:
         if arguments.roofline:
             roofline.require(arguments.roofline, problem)
         error = error_of(problem, device)
-        # The timeline of one compute unit says how busy its matrix cores are in the main loop.
+        # The timeline of one compute unit shows how busy its matrix cores are in the main loop.
         listings = [
             listing(launch, error) for launch in modelled_launches(device, problem.call(), 1, problem.chained)
         ]
@@ -112,7 +112,7 @@ def _print(listings: list[Listing], top: int | None) -> None:
 
 
 def _print_sums(listings: list[Listing]) -> None:
-    """What all launches of each kernel take together, the longest first."""
+    """The total time of all launches of each kernel, the longest first."""
     of_kernel: dict[str, list[Listing]] = {}
     for one in listings:
         of_kernel.setdefault(one.kernel, []).append(one)

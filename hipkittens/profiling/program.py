@@ -16,7 +16,7 @@ def modelled_program(
 ) -> tuple[int, list[_timing.ModelledLaunch]]:
     """Exit status and modelled launches of a program that imports hipkittens; `timeline` as in `hipkittens.timing`.
 
-    `output_to_stderr` keeps what the program prints out of JSON. ValueError if it cannot be started.
+    `output_to_stderr` keeps the program's output out of JSON. ValueError if it cannot be started.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "launches.json")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Figures that others published of their kernels on real GPUs: published.csv, each row with its source. None of them is ours."""
+"""Figures that others published for their kernels on real GPUs: published.csv, each row with its source. None of them is ours."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Published:
 
 @functools.cache
 def _rows() -> dict[tuple[str, str, str, str], Published]:
-    """The fastest of each operation, device, library and shape."""
+    """The fastest for each operation, device, library and shape."""
     fastest: dict[tuple[str, str, str, str], Published] = {}
     with open(Path(__file__).with_name("published.csv"), newline="") as file:
         for row in csv.DictReader(file):
@@ -32,12 +32,12 @@ def _rows() -> dict[tuple[str, str, str, str], Published]:
 
 @functools.cache
 def libraries() -> tuple[str, ...]:
-    """Every library that anything was published of here, by name."""
+    """Every library with a published figure, by name."""
     return tuple(sorted({library for _, _, library, _ in _rows()}))
 
 
 def libraries_at(problem: Problem, device: str) -> list[str]:
-    """Those with a figure of this very shape and device, the fastest first."""
+    """Those with a figure for exactly this shape and device, the fastest first."""
     found = {library: figure(problem, device, library) for library in libraries()}
     return sorted(
         (library for library, known in found.items() if known),
@@ -46,5 +46,5 @@ def libraries_at(problem: Problem, device: str) -> list[str]:
 
 
 def figure(problem: Problem, device: str, library: str) -> Published | None:
-    """What was published of `library` for this very shape and device, the fastest if there are several; or None."""
+    """The published figure of `library` for exactly this shape and device, the fastest if there are several; or None."""
     return _rows().get((problem.operation, device, library, problem.shape))

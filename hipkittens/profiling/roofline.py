@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The picture of `hipkittens profile --roofline`: what a problem reaches, below what its chip's data sheet allows.
+"""The picture of `hipkittens profile --roofline`: what a problem reaches, compared with its chip's data sheet limits.
 
-A roofline (Williams, Waterman, Patterson: "Roofline: an insightful visual performance model", 2009) has operations for each byte of memory
-along one axis and operations for each second along the other: memory's bandwidth is a slope, the matrix cores' rate a ceiling.
+A roofline (Williams, Waterman, Patterson: "Roofline: an insightful visual performance model", 2009) has operations per byte of memory
+traffic along one axis and operations per second along the other: memory bandwidth is a slope, the rate of the matrix cores a ceiling.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from .problems import Problem
 
 
 def require(path: str, problem: Problem) -> None:
-    """ValueError, before anything runs, for a problem without a count of operations, without matplotlib, or for an ending that is no
-    picture's."""
+    """ValueError, before anything runs, for a problem without a count of operations, without matplotlib, or for a file ending that is not a
+    picture format.
+    """
     if not problem.flops:
         raise ValueError(
             f"--roofline: {problem.operation} has no count of operations, memory is its measure; hipkittens bench shows GB/s"
@@ -31,7 +32,7 @@ def require(path: str, problem: Problem) -> None:
 
 
 def draw(path: str, problem: Problem, device: str, microseconds: float, error: str) -> None:
-    """microseconds: of all launches, modelled; error: what is known of the model's error there, in words."""
+    """microseconds: of all launches, modelled; error: the model's known error, as text."""
     from matplotlib.figure import Figure
 
     ceiling = peak_flops(device) * 16 / problem.bits / 1e12

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""A modelled launch as a timeline in the JSON that ui.perfetto.dev and chrome://tracing read.
+"""A modelled launch as a timeline in the JSON format of ui.perfetto.dev and chrome://tracing.
 
 The format is the "Trace Event Format" (github.com/catapult-project/catapult, docs.google.com/document/d/
 1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU). A process is a compute unit of an XCD, a thread is a wave slot of one of its
-SIMDs; slices are instructions by class, and counters say what was in flight. One microsecond of the timeline is one of the
-modelled clock, which is among the metadata.
+SIMDs; slices are instructions by class, and counters show what was in flight. One microsecond of the timeline is one microsecond of the
+modelled clock, which is in the metadata.
 
-Times are whole nanoseconds, which is what Perfetto keeps; `cycle` has the clock of each issue. Slices of a track have to nest. A wave may issue while an earlier instruction of its own still occupies a unit: that one's slice
-ends there, and `unit_cycles` says for how long the unit really works.
+Times are whole nanoseconds, the resolution of Perfetto; `cycle` contains the clock of each issue. Slices of a track have to nest. A wave
+may issue while an earlier instruction of its own still occupies a unit: the slice of the earlier one then ends there, and `unit_cycles`
+gives how long the unit is really busy.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ CLASS_NAMES = {
 def trace(launch: _timing.ModelledLaunch, error: ModelError | None = None) -> dict[str, Any]:
     """The JSON object of one launch whose events were kept: `hipkittens.timing(timeline=...)`. ValueError if none were.
 
-    `error`: of the class of its problem; by default it is not calibrated.
+    `error`: that of the class of its problem; by default it is not calibrated.
     """
     if not launch.events:
         raise ValueError(
@@ -50,7 +51,7 @@ def trace(launch: _timing.ModelledLaunch, error: ModelError | None = None) -> di
     clock = launch.report["details_at_clock_mhz"]
     events = list(launch.events)
     return {
-        # In the order of time, names first; of two slices that begin together the outer one stays before the inner one.
+        # In order of time, names first; the outer one of two slices that begin together stays before the inner one.
         "traceEvents": sorted(_events(launch, events, clock), key=lambda event: event.get("ts", -1.0)),
         "displayTimeUnit": "ns",
         "otherData": {
@@ -68,7 +69,7 @@ def trace(launch: _timing.ModelledLaunch, error: ModelError | None = None) -> di
 
 
 def write(timeline: dict[str, Any], path: str) -> None:
-    """As JSON, compressed if the name ends in .gz; the same timeline gives the same bytes."""
+    """Writes JSON, compressed if the name ends in .gz; the same timeline gives the same bytes."""
     data = json.dumps(timeline, separators=(",", ":")).encode()
     Path(path).write_bytes(gzip.compress(data, mtime=0) if path.endswith(".gz") else data)
 
@@ -106,7 +107,7 @@ def _events(launch: _timing.ModelledLaunch, events: list[Any], clock: float) -> 
 
     for event in (
         waves.values()
-    ):  # before their instructions: of two slices that begin together the first is the outer one
+    ):  # before their instructions: the first of two slices that begin together is the outer one
         name = f"workgroup {event.workgroup} wave {event.wave}"
         yield {"name": name, "cat": "wave", "args": {}, **place(event, event.begin + event.duration)}
     for event, end in zip(events, ends, strict=True):
@@ -135,7 +136,7 @@ def _wave(event: Any) -> tuple[int, int, int, int]:
 
 
 def _ends(events: list[Any], waves: Mapping[tuple[int, int, int, int], Any]) -> list[float]:
-    """The clock at which each slice ends: no later than its wave does, or issues again."""
+    """The clock at which each slice ends: not after its wave ends or issues again."""
     until = {wave: event.begin + event.duration for wave, event in waves.items()}
     ends = [0.0] * len(events)
     for index in reversed(range(len(events))):
@@ -175,7 +176,7 @@ class _tracks:
 
 
 def _counters(events: list[Any], clock: float) -> Iterator[dict[str, Any]]:
-    """Of each compute unit: vector memory and LDS operations under way, matrix cores at work, LDS bank conflicts so far."""
+    """For each compute unit: vector memory and LDS operations in flight, busy matrix cores, LDS bank conflicts so far."""
     changes: dict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
     for event in events:
         if event.is_wave:

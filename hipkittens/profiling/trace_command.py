@@ -19,21 +19,21 @@ from .timeline import trace, write
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_or_program(parser, "trace")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", required=True, help="for ui.perfetto.dev (.json, or .json.gz)"
+        "-o", "--output", metavar="FILE", required=True, help="file for ui.perfetto.dev (.json or .json.gz)"
     )
     parser.add_argument(
         "--compute-units",
         type=int,
         default=1,
         metavar="N",
-        help="of XCD 0, to keep the events of (default 1)",
+        help="number of compute units of XCD 0 whose events are kept (default 1)",
     )
     parser.add_argument(
         "--launch",
         type=int,
         default=0,
         metavar="I",
-        help="which launch, where there are several (default 0)",
+        help="index of the launch, if there are several (default 0)",
     )
 
 
