@@ -1,4 +1,4 @@
-// tiles/convert.h: results of arithmetic rounded to the operands of matrix instructions.
+// tiles/convert.h: conversions of arithmetic results to the operand types of matrix instructions.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "intrinsics.h"
@@ -6,9 +6,9 @@
 
 namespace kittens {
 
-// To nearest, ties to even. gfx942 rounds to bf16 in integers, and the compiler asks besides of every number whether it is a
-// NaN, which is half of the work. Adding what rounds leaves a NaN one unless its low half is nearly all ones; arithmetic makes
-// none of these, nor does widening a bf16.
+// Rounds to nearest, ties to even. gfx942 rounds to bf16 with integer arithmetic, where the compiler's own conversion also
+// tests every number for NaN, which is half of the work. Adding the rounding term keeps a NaN a NaN unless its low half is
+// nearly all ones; arithmetic produces no such NaN, nor does widening a bf16.
 template <class T, int count>
 KITTENS_DEVICE vec<T, count> narrowed(vec<float, count> values) {
     if constexpr (same_type<T, bf16> && !target.converts_to_bf16) {
@@ -31,20 +31,20 @@ KITTENS_DEVICE vec<T, count> narrowed(vec<float, count> values) {
     }
 }
 
-// Four e4m3fn as e4m3fnuz of half their values, which have the same bits but for two: -0 becomes 0, and each NaN fnuz's only one.
+// Four e4m3fn as e4m3fnuz of half their values. The bits are the same except that -0 becomes 0 and each NaN becomes fnuz's only one.
 KITTENS_DEVICE uint32_t fnuz_of_e4m3fn(uint32_t codes) {
     constexpr uint32_t magnitudes = 0x7f7f7f7f, signs = 0x80808080;
     const uint32_t magnitude = codes & magnitudes, not_zero = magnitude + magnitudes,
                    nan = (magnitude + 0x01010101) & signs, magnitude_of_nan = nan - (nan >> 7);
     return (codes & (not_zero | magnitudes) & ~magnitude_of_nan) | nan;
 }
-// And back: e4m3fn of twice the value.
+// The inverse: e4m3fn of twice the value.
 KITTENS_DEVICE uint32_t e4m3fn_of_fnuz(uint32_t codes) {
     constexpr uint32_t magnitudes = 0x7f7f7f7f, signs = 0x80808080;
     const uint32_t nan = codes & ~((codes & magnitudes) + magnitudes) & signs;
     return codes - (nan >> 7);
 }
-// e4m3fn of any target times a scale, rounded once to T; NaN for its NaNs.
+// e4m3fn values, on any target, times a scale, rounded once to T; their NaNs become NaN.
 template <class T, int count>
 KITTENS_DEVICE vec<T, count> scaled_e4m3fn(vec<fp8_e4m3, count> codes, float scale) {
     static_assert(count % 4 == 0, "four share a register");
@@ -61,19 +61,19 @@ KITTENS_DEVICE vec<T, count> scaled_e4m3fn(vec<fp8_e4m3, count> codes, float sca
     return narrowed<T>(values);
 }
 
-// e8m0: 2^(byte - 127), and NaN for 255.
+// Widens an e8m0: 2^(byte - 127), and NaN for 255.
 KITTENS_DEVICE float e8m0_in_float(uint32_t byte) {
     const uint32_t bits = byte == 0 ? 0x00400000 : byte == 255 ? 0x7fc00000 : byte << 23;
     return __builtin_bit_cast(float, bits);
 }
 
-// 32 e2m1 times 2^(byte - 127) as bf16, exactly as far as bf16 has such numbers; NaN for 255.
+// Converts 32 e2m1 times 2^(byte - 127) to bf16, exact where bf16 can represent the result; NaN for 255.
 template <class Pair>
 KITTENS_DEVICE vec<bf16, 32> fp4_in_bf16(vec<Pair, 16> codes, uint32_t byte) {
     const auto words = __builtin_bit_cast(vec<uint32_t, 4>, codes);
     vec<uint32_t, 16> pairs;
     if constexpr (target.scaled_conversions) {
-        // Of the scale the exponent field alone counts.
+        // The instruction uses only the exponent field of the scale.
         const float scale = __builtin_bit_cast(float, byte << 23);
 #pragma unroll
         for (int w = 0; w < 4; ++w) {
@@ -82,7 +82,7 @@ KITTENS_DEVICE vec<bf16, 32> fp4_in_bf16(vec<Pair, 16> codes, uint32_t byte) {
             });
         }
     } else {
-        // The eight magnitudes times the factor: their high bytes and their low ones, from which a code chooses.
+        // Lookup tables: the high and the low bytes of the eight magnitudes times the factor, selected by each code.
         const float scale = e8m0_in_float(byte);
         const auto pair = [&](float even, float odd) KITTENS_INLINE {
             return permute_bytes(__builtin_bit_cast(uint32_t, odd* scale),
@@ -96,7 +96,7 @@ KITTENS_DEVICE vec<bf16, 32> fp4_in_bf16(vec<Pair, 16> codes, uint32_t byte) {
                        large_high = permute_bytes(large[1], large[0], high_bytes);
 #pragma unroll
         for (int w = 0; w < 4; ++w) {
-            const uint32_t even = words[w] << 4, odd = words[w];  // codes in the upper halves of bytes
+            const uint32_t even = words[w] << 4, odd = words[w];  // each code in the upper half of its byte
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const uint32_t four = permute_bytes(odd, even, half ? 0x07030602 : 0x05010400),

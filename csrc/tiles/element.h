@@ -1,23 +1,23 @@
-// tiles/element.h: element types, vectors of them, and the address spaces they live in.
+// tiles/element.h: element types, vectors of them, and their address spaces.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <stdint.h>
 
 #define KITTENS_DEVICE __attribute__((device, always_inline)) inline
-// For lambdas in large kernels: one that is not inlined puts all it refers to into memory.
+// For lambdas in large kernels: a lambda that is not inlined forces everything it captures into memory.
 #define KITTENS_INLINE __attribute__((always_inline))
 
 namespace kittens {
 
 using bf16 = __bf16;
 using half = _Float16;
-// 8 bits of e4m3 or e5m2 (gfx942: its own encodings without infinities and negative zero, gfx950: OCP's), and two e2m1 in a byte,
-// the first one in its low half. Types of their own, so that matrix instructions follow from them; arithmetic on them is that of
-// bits.
+// 8-bit floats, e4m3 or e5m2 (gfx942: its own encodings without infinities and negative zero; gfx950: OCP's), and two e2m1 in one
+// byte, the first in the low half. They are distinct types so that the matrix instruction follows from them; arithmetic on them
+// is integer arithmetic on their bits.
 using fp8_e4m3 = unsigned _BitInt(8);
 using bf8_e5m2 = signed _BitInt(8);
 using fp4_pair = unsigned char;
-// Dwords of 6-bit codes, e2m3 and e3m2: 24 of them hold 128 codes (shared_tile_of_6_bits.h).
+// Dwords of 6-bit values, e2m3 and e3m2: 24 dwords hold 128 values (shared_tile_of_6_bits.h).
 using fp6_e2m3 = unsigned _BitInt(32);
 using bf6_e3m2 = signed _BitInt(32);
 using int8 = signed char;
@@ -33,7 +33,7 @@ template <class T>
 using shared_pointer = __attribute__((address_space(3))) T*;
 
 inline constexpr int wave_lanes = 64;
-// The widest LDS and buffer access of one lane.
+// The widest LDS or buffer access of one lane.
 inline constexpr int b128_bytes = 16;
 using b128 = vec<uint32_t, 4>;
 
@@ -58,14 +58,14 @@ inline constexpr bool is_float6 = same_type<T, fp6_e2m3> || same_type<T, bf6_e3m
 template <class T>
 inline constexpr bool is_float4 = same_type<T, fp4_pair>;
 
-// Of a lane: 32 of them, the first 16 bytes and the last 8 as they are read. One vector of them all the compiler would take apart.
+// A lane's 32 values, as the first 16 bytes and the last 8, the way they are read. The compiler would take a single vector apart.
 template <class T>
 struct codes_of_6_bits {
     vec<uint32_t, 4> first;
     vec<uint32_t, 2> last;
 };
 
-// How many T so many codes of a row take, from its first on.
+// Number of elements T that store the first `codes` quantized values of a row.
 template <class T>
 KITTENS_DEVICE constexpr int stored(int codes) {
     const unsigned count = static_cast<unsigned>(codes);

@@ -1,4 +1,4 @@
-// tiles/elementwise.h: maps over register tiles and vectors, and arithmetic with a value per row or per column.
+// tiles/elementwise.h: elementwise maps over register tiles and vectors, and arithmetic with one value per row or column.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "intrinsics.h"
@@ -6,7 +6,7 @@
 
 namespace kittens {
 
-// Calls step(i, j, e) for every register of a tile, with i and j the base tile and e the element in it.
+// Calls step(i, j, e) for every register of a tile; (i, j) is the base tile, e the element in it.
 template <class Tile, class Step>
 KITTENS_DEVICE void for_each_register(const Step& step) {
 #pragma unroll
@@ -17,8 +17,8 @@ KITTENS_DEVICE void for_each_register(const Step& step) {
             for (int e = 0; e < Tile::per_lane; ++e) step(i, j, e);
 }
 
-// destination = function(sources...), element by element, for tiles or vectors of one layout. 16-bit elements are computed
-// in f32 and rounded once, to nearest even.
+// destination = function(sources...), element by element, for tiles or vectors with the same layout. 16-bit elements are
+// computed in f32 and rounded once, to nearest even.
 template <class To, class Function, class... From>
 KITTENS_DEVICE void map(To& destination, const Function& function, const From&... sources) {
     static_assert((same_type<typename To::layout, typename From::layout> && ...) &&
@@ -33,7 +33,7 @@ KITTENS_DEVICE void map(To& destination, const Function& function, const From&..
                 static_cast<typename To::element>(function(static_cast<float>(sources.base(n)[e])...));
 }
 
-// Another element type: to nearest, ties to even.
+// Converts to another element type: to nearest, ties to even.
 template <class To, class From>
 KITTENS_DEVICE void copy(To& destination, const From& source) {
     map(destination, [](float x) { return x; }, source);
@@ -66,7 +66,7 @@ KITTENS_DEVICE void map_with_vector(Tile& destination, const Tile& source, const
     });
 }
 
-// name: with another of the same kind, or with a scalar. name_row: with a value per row, name_col: per column.
+// name: with an operand of the same kind, or with a scalar. name_row: with one value per row. name_col: with one value per column.
 #define KITTENS_BINARY(name, expression)                                                                  \
     template <class Register>                                                                             \
     KITTENS_DEVICE void name(Register& destination, const Register& left, const Register& right) {        \

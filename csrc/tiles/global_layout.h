@@ -1,17 +1,17 @@
-// tiles/global_layout.h: matrices in device memory, and the buffer windows that tiles are loaded through.
+// tiles/global_layout.h: matrices in device memory, and the buffer windows through which tiles are loaded.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "intrinsics.h"
 
 namespace kittens {
 
-// A buffer is never longer than the first; a lane that must not load uses the second as its offset, and the
-// hardware returns zero. What an instruction adds to it still counts in 32 bits.
+// No buffer is longer than largest_buffer. A lane that must not load uses out_of_range as its offset, and
+// the hardware returns zero; an offset that the instruction adds to it still fits in 32 bits.
 inline constexpr uint32_t largest_buffer = 0xfff00000u, out_of_range = 0xfff80000u;
 
-// The part of a matrix from one element on. Its base is 64 bits wide; only offsets inside a tile are 32 bits.
-// The buffer ends exactly where the matrix ends, so rows below it read zero and stores to them vanish. The
-// first element is inside.
+// The part of a matrix that starts at a given element. Its base is 64 bits wide; only offsets inside a tile
+// are 32 bits. The buffer ends exactly where the matrix ends, so rows past the end read zero and stores to
+// them are dropped. The first element must be inside the matrix.
 struct global_window {
     const char* base;
     int64_t remaining;
@@ -21,13 +21,13 @@ struct global_window {
         remaining -= bytes;
     }
     KITTENS_DEVICE buffer view() const {
-        // In halves: gfx9 has no scalar 64-bit order comparison, and loops shall not use the vector one.
+        // Compared in halves: gfx9 has no scalar 64-bit order comparison, and loops should not use the vector one.
         const uint32_t low = static_cast<uint32_t>(remaining), high = static_cast<uint32_t>(remaining >> 32);
         return {base, high != 0 || low > largest_buffer ? largest_buffer : low};
     }
 };
 
-// One matrix: unit stride along its columns, any stride along its rows (in elements).
+// One matrix: unit stride along its columns, arbitrary stride along its rows (in elements).
 template <class T>
 struct global_matrix {
     T* data;

@@ -1,4 +1,4 @@
-// tiles/interleave.h: which work of a loop's body stands between which of its matrix steps.
+// tiles/interleave.h: places the work of a loop body between its matrix steps.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "intrinsics.h"
@@ -6,22 +6,22 @@
 
 namespace kittens {
 
-// A wave that has its SIMD to itself, or shares it with one that runs the same loop, hides latencies only behind its own
-// matrix instructions. So the body of a main loop is a row of slots, one matrix step each, and everything else (loads, LDS
-// accesses, softmax, conversions) is cut into items that are placed in slots when the kernel is compiled. A kernel
-// states each kind of work once: what one item does, and by a placement how many items there are and in which slot each stands.
+// A wave that has its SIMD to itself, or shares it with a wave that runs the same loop, can hide latency only behind its own
+// matrix instructions. The body of a main loop is therefore a sequence of slots, one matrix step each, and everything else
+// (loads, LDS accesses, softmax, conversions) is divided into items that are assigned to slots at compile time. A kernel states
+// each kind of work once: what one item does and, by a placement, the number of items and the slot of each.
 
-// A placement is a constant with `size()` items, `slot(item)`, and `fenced`: no instruction moves across one of its items when the
-// compiler schedules. These are the usual ones; a kernel writes its own where a slot depends on something else.
+// A placement is a constant with `size()` items, `slot(item)`, and `fenced`: if set, the compiler's scheduler moves no instruction
+// across its items. The usual placements are below; a kernel defines its own where the slot depends on something else.
 
-// Evenly over slots first .. past-1, each item as early as its share allows.
+// Spread evenly over slots first .. past-1, each item as early as its share allows.
 struct spread {
     int items, first, past;
     bool fenced = false;
     constexpr int size() const { return items; }
     constexpr int slot(int item) const { return first + item * (past - first) / items; }
 };
-// The same, each item as late as its share allows.
+// The same, but each item as late as its share allows.
 struct spread_late {
     int items, first, past;
     bool fenced = false;
@@ -35,7 +35,7 @@ struct every_slot {
     constexpr int size() const { return (past - first) * each; }
     constexpr int slot(int item) const { return first + item / each; }
 };
-// One item, or where `present` is false none.
+// One item, or none if `present` is false.
 struct in_slot {
     int where;
     bool present = true, fenced = false;
@@ -43,7 +43,7 @@ struct in_slot {
     constexpr int slot(int) const { return where; }
 };
 
-// What an item does: step(index<item>). Holds a reference: it lives as long as the call that it is made for.
+// The action of an item: step(index<item>). Holds a reference, valid for the duration of the call that it is created for.
 template <auto Placement, class Step>
 struct placed_work {
     static constexpr auto placement = Placement;
@@ -58,7 +58,7 @@ struct scheduled_item {
     int work, item;
 };
 
-// The items of slots First .. Past-1 in program order: by slot, then in the order of the works, then by number.
+// The items of slots First .. Past-1 in program order: by slot, then by the order of the works, then by item number.
 template <int First, int Past, auto... Placements>
 struct item_schedule {
     static constexpr bool holds(int slot) { return slot >= First && slot < Past; }
@@ -83,7 +83,7 @@ struct item_schedule {
                 }(Placements),
                 ...);
         };
-        int next[Past - First + 1] = {};  // of each slot, in `items`
+        int next[Past - First + 1] = {};  // per slot, index into `items`
         for_each_item([&](int slot, int, int) { ++next[slot + 1]; });
         for (int slot = 0; slot < Past - First; ++slot) next[slot + 1] += next[slot];
         for_each_item([&](int slot, int work, int item) { items[next[slot]++] = {work, item}; });
@@ -107,7 +107,7 @@ KITTENS_DEVICE void run_item(const numbered_work<Index, Work>& numbered) {
     if constexpr (Work::placement.fenced) schedule_fence();
 }
 
-// Runs the items of slots First .. Past-1. A body that is run in several pieces has placements on the slots of all.
+// Runs the items of slots First .. Past-1. The placements of a body that runs in several pieces refer to the slots of the whole body.
 template <int First, int Past, class... Works>
 KITTENS_DEVICE void interleave(const Works&... works) {
     using Schedule = item_schedule<First, Past, Works::placement...>;

@@ -1,4 +1,4 @@
-// tiles/intrinsics.h: the compiler builtins and inline assembly of the primitives, under names of their own.
+// tiles/intrinsics.h: named wrappers of the compiler builtins and inline assembly that the primitives use.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "lane_intrinsics.h"

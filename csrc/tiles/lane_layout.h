@@ -4,8 +4,8 @@
 
 namespace kittens {
 
-// A base tile is what one matrix instruction reads or writes. In row layout a lane owns one row and `run`
-// neighbouring columns at a time; in column layout rows and columns change places.
+// A base tile is what one matrix instruction reads or writes. In row layout, a lane owns one row and
+// `run` adjacent columns at a time; in column layout, rows and columns are exchanged.
 struct BaseShape {
     int rows, cols, run;
 };
@@ -17,7 +17,7 @@ struct Coordinate {
 
 constexpr int elements_per_lane(BaseShape shape) { return shape.rows * shape.cols / 64; }
 
-// CDNA3 ISA manual 7.1.4, CDNA4 ISA manual 7.1.5: the matrix instructions' register layouts follow one rule.
+// CDNA3 ISA manual 7.1.4, CDNA4 ISA manual 7.1.5: the register layouts of all matrix instructions follow one rule.
 constexpr Coordinate row_layout(BaseShape shape, int lane, int element) {
     const int lanes_along_run = 64 / shape.rows;
     return {lane % shape.rows, shape.run * (lane / shape.rows) + element % shape.run +
@@ -45,12 +45,12 @@ struct col_l {
 template <int Rows, int Cols, int Run>
 struct base_shape {
     static constexpr int rows = Rows, cols = Cols, run = Run;
-    // A function: device code would load a static member from memory.
+    // A function, because device code would load a static member from memory.
     static constexpr BaseShape value() { return {Rows, Cols, Run}; }
 };
 
 // Operands of the 16-bit shapes 16x16x32 and 32x32x16. gfx942 splits them into two instructions along the
-// run: any order of K is right as long as both operands agree.
+// run: any order of K is correct as long as both operands agree.
 using rt_16x32 = base_shape<16, 32, 8>;
 using rt_32x16 = base_shape<32, 16, 8>;
 // Accumulators of all shapes.

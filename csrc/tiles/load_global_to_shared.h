@@ -12,10 +12,10 @@ namespace kittens {
 enum class Fill {
     direct,     // memory to LDS, no registers (gfx950)
     registers,  // 16-byte loads, 16-byte LDS writes
-    elements,   // one load per element, for rows that do not begin on 4 bytes
+    elements,   // one load per element, for rows that are not 4-byte aligned
 };
 
-// Where rows begin on 4 bytes and hold whole dwords.
+// For rows that are 4-byte aligned and hold whole dwords.
 inline constexpr Fill vector_fill = target.direct_to_lds_bytes == 16 ? Fill::direct : Fill::registers;
 
 template <class T, class V, Fill fill>
@@ -31,7 +31,7 @@ KITTENS_DEVICE V load_elements(buffer source, uint32_t offset) {
     }
 }
 
-// 16 bytes of which those from `count` on become zero; any number, negative ones included.
+// The 16 bytes with those from `count` on replaced by zero; any count, including negative ones.
 KITTENS_DEVICE b128 first_bytes(b128 words, int count) {
 #pragma unroll
     for (int word = 0; word < 4; ++word) {
@@ -41,11 +41,11 @@ KITTENS_DEVICE b128 first_bytes(b128 words, int count) {
     return words;
 }
 
-// Offsets are computed once (init_offsets) and used for every window of the same row stride. Lanes write LDS in linear
-// order, as the direct load must; the swizzle is therefore applied, inverted, to the global side. The passes
-// of a wave are neighbours. issue() starts the loads: into LDS (direct) or into registers, which commit()
-// writes to LDS. `sets`: how many fills can be in flight to registers, each in the set that its issue and commit name. Of 64 threads,
-// each wave fills a tile of its own.
+// Offsets are computed once (init_offsets) and used for every window with the same row stride. Lanes write LDS in linear order, as
+// the direct load requires; the swizzle is therefore applied, inverted, to the global side. The passes of a wave fill adjacent
+// blocks. issue() starts the loads: into LDS (direct) or into registers, which commit() then writes to LDS. `sets`: the number of
+// fills that can be in flight to registers, each in the set named by its issue and commit. With Threads = 64, each wave fills a tile
+// of its own.
 template <class Tile, int Threads, Fill fill, int sets = 1>
 struct global_to_shared {
     KITTENS_DEVICE static int own_thread() { return Threads == wave_lanes ? lane_id() : thread_id(); }
@@ -66,9 +66,9 @@ struct global_to_shared {
         return passes * pass_bytes <= Tile::bytes || linear_offset(pass, thread) < Tile::bytes;
     }
 
-    // Up to four direct loads share one m0 and tell their 1024-byte blocks apart by the offset field. The
-    // field also moves the address in memory, so the buffer begins `lead` bytes early and lanes make up for
-    // it.
+    // Up to four direct loads share one m0 and address their 1024-byte blocks through the offset field.
+    // That field also moves the memory address, so the buffer begins `lead` bytes early and the lanes'
+    // offsets compensate for it.
     static constexpr int wave_bytes = wave_lanes * b128_bytes;
     static constexpr int lead = fill == Fill::direct ? (passes < 4 ? passes - 1 : 3) * wave_bytes : 0;
 
@@ -83,8 +83,8 @@ struct global_to_shared {
         return Tile::element_at(linear_offset(pass, thread));
     }
 
-    // Row r of the tile is `rows`(r) bytes into the buffer: contiguous_rows, listed_rows or any other function. Where columns of a row
-    // are not neighbours, it is a function of both.
+    // Row r of the tile starts `rows`(r) bytes into the buffer: contiguous_rows, listed_rows or any other function. Where the columns
+    // of a row are not contiguous, it is a function of both coordinates.
     template <class Rows>
     KITTENS_DEVICE void init_offsets_of(const Rows& rows, int first_col = 0) {
         const int thread = own_thread();
@@ -100,7 +100,7 @@ struct global_to_shared {
             if constexpr (Tile::is_padded) offsets[pass] = at.row < Tile::rows ? offsets[pass] : out_of_range;
         }
     }
-    // The tile is filled from (first_row, first_col) of the window.
+    // The tile is filled from the window, starting at (first_row, first_col).
     KITTENS_DEVICE void init_offsets(int64_t row_bytes, int first_row = 0, int first_col = 0) {
         init_offsets_of(contiguous_rows{static_cast<uint32_t>(row_bytes), first_row}, first_col);
     }
@@ -109,14 +109,14 @@ struct global_to_shared {
     KITTENS_DEVICE void issue(buffer source, Tile tile) {
         issue_at<set>(prepared(source), tile, offsets);
     }
-    // The same from prepared(source): for loops that keep it in registers.
+    // The same for a source that is already prepared(): for loops that keep it in registers.
     template <int set = 0>
     KITTENS_DEVICE void issue_prepared(buffer source, Tile tile) {
         issue_at<set>(source, tile, offsets);
     }
 
-    // Rows from valid_rows and vectors from valid_cols on read as zero; a vector that valid_cols cuts is loaded
-    // whole: see zero_columns.
+    // Rows from valid_rows on and vectors from column valid_cols on read as zero. A vector that straddles
+    // valid_cols is loaded whole: see zero_columns.
     template <int set = 0>
     KITTENS_DEVICE void issue_valid(buffer source, Tile tile, int valid_rows, int valid_cols) {
         uint32_t masked[passes];
@@ -152,7 +152,7 @@ struct global_to_shared {
         for_each_index<commit_items>([&](auto piece) { commit_item<piece.value, set>(tile); });
     }
 
-    // Behind the loads of a set, in its registers: what they brought from behind column `first`.
+    // After the loads of a set, in its registers: clears the loaded elements from column `first` on.
     template <int set = 0>
     KITTENS_DEVICE void clear_columns(int first) {
         const int thread = own_thread();
@@ -162,7 +162,7 @@ struct global_to_shared {
                                           (first - position(pass, thread).col) * static_cast<int>(sizeof(T)));
     }
 
-    // One load from prepared(source), and one write, at a time: for schedules that place each by itself.
+    // A single load from prepared(source), and a single write: for schedules that place each separately.
     static constexpr int issue_items = passes, commit_items = fill == Fill::direct ? 0 : passes;
     template <int pass, int set = 0>
     KITTENS_DEVICE void issue_item(buffer source, Tile tile) {
@@ -180,8 +180,8 @@ struct global_to_shared {
     }
 };
 
-// Clears what a 16-byte vector that the end of the matrix cuts brought along: columns first.. of the vector that holds
-// column `first`.
+// Clears the out-of-range part of a 16-byte vector that straddles the end of the matrix: columns from `first` on in
+// the vector that holds column `first`.
 template <int Threads, class Tile>
 KITTENS_DEVICE void zero_columns(Tile tile, int first) {
     using T = typename Tile::element;

@@ -5,9 +5,9 @@
 
 namespace kittens {
 
-// As global_to_shared, for a tile that is the transpose of its window: a thread takes 8 (if there are too few blocks for
-// all threads, 4) columns of 4 rows of the window and writes as many runs of 4. gfx942 reads transposed
-// operands this way; gfx950 has ds_read_b64_tr_b16 instead.
+// Like global_to_shared, for a tile that is the transpose of its window: a thread loads 8 columns (4, if there are too
+// few blocks for all threads) of 4 rows of the window and writes as many runs of 4. gfx942 reads transposed operands
+// this way; gfx950 uses ds_read_b64_tr_b16 instead.
 template <class Tile, int Threads, Fill fill, int sets = 1>
 struct global_to_shared_transposed {
     using T = typename Tile::element;
@@ -25,9 +25,9 @@ struct global_to_shared_transposed {
     uint32_t row_step;
     Row data[sets][passes][block_rows];
 
-    // Sixteen neighbouring lanes, one phase of ds_write_b64, take 8 column blocks and two neighbouring row
-    // blocks: with the swizzle rows_written_in_runs they use all 32 banks, and memory is read in pieces of
-    // 128 (64) bytes.
+    // Sixteen consecutive lanes, one phase of ds_write_b64, cover 8 column blocks and two adjacent row
+    // blocks: with the swizzle rows_written_in_runs they use all 32 banks, and memory is read in
+    // contiguous pieces of 128 (64) bytes.
     static constexpr int lane_cols = col_blocks < 8 ? col_blocks : 8;
     KITTENS_DEVICE static Coordinate block_of(int index) {
         const int rest = index / (lane_cols * 2);
@@ -80,7 +80,7 @@ struct global_to_shared_transposed {
         for_each_index<commit_items>([&](auto piece) { commit_item<piece.value, set>(tile); });
     }
 
-    // One load, and one run, at a time.
+    // A single load, and a single run.
     static constexpr int issue_items = loads_per_wave, commit_items = passes * block_cols;
     template <int piece, int set = 0>
     KITTENS_DEVICE void issue_item(buffer source, Tile) {
@@ -103,8 +103,8 @@ struct global_to_shared_transposed {
     }
 };
 
-// A matrix twice in LDS from one load of it, row-major and transposed: a thread takes 8 columns of 4 rows. Row r of the
-// window is row `Order`(r) of the row-major tile; neighbours of every 4 stay neighbours.
+// Stores a matrix in LDS twice from one load of it, row-major and transposed: a thread loads 8 columns of 4 rows. Row r
+// of the window is row `Order`(r) of the row-major tile; every 4 consecutive rows stay consecutive.
 template <class RowMajor, class Transposed, int Threads, int (*Order)(int)>
 struct global_to_shared_both_ways {
     using T = typename RowMajor::element;
@@ -118,8 +118,8 @@ struct global_to_shared_both_ways {
     uint32_t row_major_offset, transposed_offset[2], halves[2];
     vec<uint32_t, 4> data[rows];
     vec<uint32_t, 2> runs[cols];
-    // Two rows of the transposed tile fill a window of banks, and lanes write rows 8 apart: every other one takes the odd column
-    // of two when its neighbours take the even one, or both would use the banks of one half.
+    // Two rows of the transposed tile fill a bank window, and lanes write rows 8 apart. Every other lane therefore writes the
+    // odd column of a pair while its neighbors write the even one; otherwise both would use the banks of one half.
     static constexpr bool alternates = Transposed::key(1) == 0;
 
     // thread: 0 .. Threads-1. Columns from valid_cols on read as zero.
@@ -146,7 +146,7 @@ struct global_to_shared_both_ways {
     KITTENS_DEVICE void commit_row(RowMajor tile) const {
         lds_write(data[row], tile.data + stepped_offset<RowMajor>(row_major_offset, row, 0));
     }
-    // Column `col` of the rows, or the other one of two; after all of them the rows may be replaced.
+    // Column `col` of the rows, or the other one of its pair; after all columns are transposed, the loaded rows may be overwritten.
     template <int col>
     KITTENS_DEVICE void transpose_column() {
         runs[col] = {permute_bytes(data[1][col / 2], data[0][col / 2], halves[col % 2]),

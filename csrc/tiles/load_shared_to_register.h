@@ -7,7 +7,7 @@
 
 namespace kittens {
 
-// Which base tiles of a register tile a load reads: for schedules that spread the reads.
+// The range of base tiles of a register tile that one call loads: for schedules that spread the reads.
 template <int FirstRow, int LastRow, int FirstCol, int LastCol>
 struct base_tiles {
     static constexpr int first_row = FirstRow, last_row = LastRow, first_col = FirstCol, last_col = LastCol;
@@ -16,8 +16,8 @@ struct base_tiles {
 template <class Part>
 using transposed_base_tiles = base_tiles<Part::first_col, Part::last_col, Part::first_row, Part::last_row>;
 
-// Row layout: runs of neighbouring columns. (row, col) must be a multiple of the register tile's extents
-// rounded up to powers of two, so that steps inside the tile never carry into the lane's own bits.
+// Row layout: runs of adjacent columns. (row, col) must be a multiple of the register tile's extents,
+// rounded up to powers of two, so that steps inside the tile never carry into the lane's own address bits.
 template <class Part, class T, int R, int C, class Shape, class Tile>
 KITTENS_DEVICE void load_part(rt<T, R, C, row_l, Shape>& destination, Tile source, int row, int col) {
     using Register = rt<T, R, C, row_l, Shape>;
@@ -26,7 +26,7 @@ KITTENS_DEVICE void load_part(rt<T, R, C, row_l, Shape>& destination, Tile sourc
                       Tile::access == Access::rows_written_in_runs ||
                       Tile::access == Access::rows_in_runs_of_4,
                   "row-layout registers are read from tiles swizzled for rows");
-    // A run may be longer than a read.
+    // A run may be longer than one read.
     constexpr int most = b128_bytes / sizeof(T), together = Shape::run < most ? Shape::run : most,
                   reads = Shape::run / together;
     using Run = vec<T, together>;
@@ -49,7 +49,7 @@ KITTENS_DEVICE void load_part(rt<T, R, C, row_l, Shape>& destination, Tile sourc
             }
 }
 
-// Column layout: runs of neighbouring rows, so the read transposes. gfx950 does it in the LDS read; gfx942
+// Column layout: runs of adjacent rows, so the read transposes. gfx950 transposes in the LDS read; gfx942
 // gathers elements (its GEMM fills the tile transposed instead: load_global_to_shared.h).
 template <class Part, class T, int R, int C, class Shape, class Tile>
 KITTENS_DEVICE void load_part(rt<T, R, C, col_l, Shape>& destination, Tile source, int row, int col) {
@@ -97,8 +97,8 @@ KITTENS_DEVICE void load(rt<T, R, C, Layout, Shape>& destination, Tile source, i
     load_part<base_tiles<0, Register::height, 0, Register::width>>(destination, source, row, col);
 }
 
-// Base tiles one by one: the XORs of a tile's columns are done once and kept in address registers, rows and whole tiles
-// are offsets in the instruction.
+// Reads base tiles one at a time: the XORs for the tile's columns are computed once and kept in address registers; rows
+// and whole tiles are offsets in the instruction.
 template <class T, class Layout, class Shape, class Tile>
 struct base_tile_reader {
     using Fragment = vec<T, Shape::rows * Shape::cols / wave_lanes>;
@@ -120,12 +120,12 @@ struct base_tile_reader {
         for (int i = 0; i < count; ++i)
             addresses[i] = opaque(reinterpret_cast<uint32_t>(lds) + (offset ^ i * grain));
     }
-    // To another tile, `bytes` further on (or back: modulo 2^32); the same for all lanes.
+    // Moves to another tile, `bytes` ahead (or back: modulo 2^32); the same for all lanes.
     KITTENS_DEVICE void move(uint32_t bytes) {
 #pragma unroll
         for (uint32_t& address : addresses) address += bytes;
     }
-    // Of the tile `further` bytes on, which the instruction's offset field has to hold.
+    // Reads from the tile `further` bytes ahead, which must fit the offset field of the instruction.
     template <int row, int col, int further = 0>
     KITTENS_DEVICE Fragment read() const {
         constexpr unsigned flip = Tile::key(row) * slot_bytes(Tile::access) ^ col * sizeof(T);

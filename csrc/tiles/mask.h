@@ -1,11 +1,11 @@
-// tiles/mask.h: parts of a register tile replaced by one value.
+// tiles/mask.h: replaces parts of a register tile with one value.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "elementwise.h"
 
 namespace kittens {
 
-// Replaces every element for which where(row, col) holds.
+// Replaces every element for which where(row, col) is true.
 template <class Tile, class Where>
 KITTENS_DEVICE void fill_where(Tile& destination, const Tile& source, float value, const Where& where) {
     const Coordinate first = Tile::at(lane_id(), 0, 0, 0);
@@ -17,7 +17,7 @@ KITTENS_DEVICE void fill_where(Tile& destination, const Tile& source, float valu
     });
 }
 
-// Columns from `first` on.
+// Replaces the columns from `first` on.
 template <class Tile>
 KITTENS_DEVICE void right_fill(Tile& destination, const Tile& source, int first, float value) {
     fill_where(destination, source, value, [=](int, int col) { return col >= first; });

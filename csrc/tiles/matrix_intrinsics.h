@@ -8,7 +8,7 @@ namespace kittens {
 
 // Matrix.
 
-// D += A B^T over one base tile of 16 bits, K = 16. Both targets have these instructions.
+// D += A B^T over one base tile of 16-bit elements, K = 16. Both targets have these instructions.
 template <class T>
     requires is_16bit<T>
 KITTENS_DEVICE vec<float, 4> matrix_16x16(vec<T, 4> a, vec<T, 4> b, vec<float, 4> c) {
@@ -21,8 +21,8 @@ KITTENS_DEVICE vec<float, 4> matrix_16x16(vec<T, 4> a, vec<T, 4> b, vec<float, 4
     }
 }
 
-// Operands of 8 elements hold K = 32 (16 rows) or 16 (32 rows); gfx942's instructions take half of that, so there the product is two of
-// them.
+// Operands of 8 elements per lane hold K = 32 (16 rows) or 16 (32 rows); gfx942's instructions take half of that, so there the product
+// is two instructions.
 template <class T>
 KITTENS_DEVICE vec<float, 4> matrix_16x16(vec<T, 8> a, vec<T, 8> b, vec<float, 4> c) {
     if constexpr (target.matrix_k_16bit == 32) {
@@ -36,7 +36,7 @@ KITTENS_DEVICE vec<float, 4> matrix_16x16(vec<T, 8> a, vec<T, 8> b, vec<float, 4
     }
 }
 
-// Lanes of 32 neighbours along K: four of them.
+// Operands with 32 consecutive elements along K per lane: four products.
 template <class T>
     requires is_16bit<T>
 KITTENS_DEVICE vec<float, 4> matrix_16x16(vec<T, 32> a, vec<T, 32> b, vec<float, 4> c) {
@@ -62,7 +62,7 @@ KITTENS_DEVICE vec<int, 4> matrix_16x16x32(int8, int8, long a, long b, vec<int, 
     return __builtin_amdgcn_mfma_i32_16x16x32_i8(a, b, c, 0, 0, 0);
 }
 
-// 16 elements of 8 bits hold K = 64: two instructions, but one where gfx950 has it.
+// 16 elements of 8 bits hold K = 64: two instructions, or one where gfx950 has it.
 template <class A, class B, class C>
 KITTENS_DEVICE C matrix_16x16(vec<A, 16> a, vec<B, 16> b, C c) {
     if constexpr (target.matrix_k_8bit == 128 && same_type<A, int8>) {
@@ -109,7 +109,7 @@ KITTENS_DEVICE vec<int, 6> matrix_registers(codes_of_6_bits<T> values) {
                                 __builtin_bit_cast(vec<int, 2>, values.last), 0, 1, -1, -1),
         0, 1, 2, 3, 4, 5);
 }
-// As many as the builtin takes.
+// Padded to the width that the builtin takes.
 KITTENS_DEVICE vec<int, 8> matrix_operand(vec<int, 8> all) { return all; }
 KITTENS_DEVICE vec<int, 8> matrix_operand(vec<int, 6> six) {
     return __builtin_shufflevector(six, six, 0, 1, 2, 3, 4, 5, -1, -1);
@@ -118,8 +118,8 @@ KITTENS_DEVICE vec<int, 8> matrix_operand(vec<int, 4> four) {
     return __builtin_shufflevector(four, four, 0, 1, 2, 3, -1, -1, -1, -1);
 }
 
-// 32 elements of 8 bits hold K = 128, in two runs of 16 that are 64 apart; those of 6 and 4 bits are neighbours along K. With constants
-// of zero as scales the builtin is the instruction without scales.
+// 32 elements of 8 bits hold K = 128, as two runs of 16 that are 64 apart; elements of 6 and 4 bits are consecutive along K. With
+// constant zeros as scales, the builtin is the instruction without scales.
 template <class A, class B>
 KITTENS_DEVICE vec<float, 4> matrix_16x16x128(A a, B b, vec<float, 4> c) {
     return __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(matrix_operand(matrix_registers(a)),
@@ -137,15 +137,15 @@ KITTENS_DEVICE vec<float, 4> matrix_16x16(codes_of_6_bits<A> a, codes_of_6_bits<
     return matrix_16x16x128(a, b, c);
 }
 
-// The same with e8m0 factors: lane 16 j + r holds in byte a_byte of a_scale that of the j-th 32 of K in row r of a.
-// `in_place`: the sum stays in its registers. The builtin leaves that to the register allocator, which in a loop that fills most of
-// the registers copies sums and spills. The compiler counts no wait states for assembly (CDNA3 ISA manual 4.5), so it is for
-// loops where operands come from LDS and sums are read behind barriers only; synccheck of the simulator finds what is missing.
+// The same with e8m0 scale factors: byte a_byte of a_scale in lane 16 j + r holds the factor of the j-th 32 of K in row r of a.
+// `in_place`: the accumulator stays in its registers. The builtin leaves that to the register allocator, which in a loop that fills most
+// registers copies accumulators and spills. The compiler inserts no wait states for assembly (CDNA3 ISA manual 4.5), so use it only in
+// loops where operands come from LDS and accumulators are read only after barriers; the simulator's synccheck finds missing wait states.
 template <int a_byte, int b_byte, bool in_place, class A, class B>
 KITTENS_DEVICE vec<float, 4> scaled_matrix_16x16(A a, B b, vec<float, 4> c, uint32_t a_scale,
                                                  uint32_t b_scale) {
     if constexpr (in_place) {
-        // Codes of 6 bits may be moved together just before it, and moves want two wait states.
+        // 6-bit operands may be assembled by moves right before the instruction, and a move needs two wait states.
 #define KITTENS_SCALED_MATRIX                                                                                \
     "v_mfma_scale_f32_16x16x128_f8f6f4 %0, %1, %2, %0, %3, %4 op_sel:[%5,%6,0] op_sel_hi:[%7,%8,0] cbsz:%9 " \
     "blgp:%10"
@@ -167,7 +167,7 @@ KITTENS_DEVICE vec<float, 4> scaled_matrix_16x16(A a, B b, vec<float, 4> c, uint
     }
 }
 
-// gfx942's own step, of half the K.
+// gfx942's native step, with half the K.
 template <class T>
 KITTENS_DEVICE vec<float, 16> matrix_32x32(vec<T, 4> a, vec<T, 4> b, vec<float, 16> c) {
     static_assert(target.matrix_k_16bit == 16);
@@ -192,7 +192,7 @@ KITTENS_DEVICE vec<float, 16> matrix_32x32(vec<T, 8> a, vec<T, 8> b, vec<float, 
     }
 }
 
-// Elements of 8 bits. 16 of int8 hold K = 32, 32 of e4m3 K = 64; of either order of K along a lane, if both operands have it.
+// 8-bit elements: 16 of int8 hold K = 32, 32 of e4m3 hold K = 64, in either order of K along a lane as long as both operands use it.
 KITTENS_DEVICE vec<int, 16> matrix_32x32(vec<int8, 16> a, vec<int8, 16> b, vec<int, 16> c) {
     if constexpr (target.matrix_k_8bit == 128) {
         using four = vec<int, 4>;

@@ -13,7 +13,7 @@ inline constexpr uint32_t buffer_flags = 0x00020000;
 struct buffer {
     const char* base;
     uint32_t bytes;
-    uint32_t scalar_offset = 0;  // added to every lane's offset, and counted by the range check; below bytes
+    uint32_t scalar_offset = 0;  // added to every lane's offset, and included in the range check; less than bytes
     KITTENS_DEVICE __amdgpu_buffer_rsrc_t descriptor() const {
         return __builtin_amdgcn_make_buffer_rsrc(const_cast<char*>(base), 0, bytes, buffer_flags);
     }
@@ -62,11 +62,11 @@ KITTENS_DEVICE void buffer_store(V value, buffer destination, uint32_t offset) {
                                               offset, destination.scalar_offset, 0);
 }
 
-// 16 bytes per lane and offset from memory to LDS: those of offsets[n] to `destination` + 1024 n + 16 x lane.
-// Assembly, not the builtin: behind the builtin the compiler waits for all of vmcnt before every later LDS
-// read it cannot tell apart (SIInsertWaitcnts, LDS DMA). The caller waits with wait_vector_memory. All loads
-// share m0; the instructions' own offsets tell them apart, and count on the memory side too. One wait state
-// is needed between a scalar write of m0 and its use (CDNA3 ISA manual 4.5).
+// Loads 16 bytes per lane and offset from memory to LDS: those of offsets[n] to `destination` + 1024 n + 16 x
+// lane. Assembly instead of the builtin: after the builtin, the compiler waits for all of vmcnt before every
+// later LDS read that it cannot tell apart (SIInsertWaitcnts, LDS DMA). The caller waits with
+// wait_vector_memory. All loads share m0; the instructions' offset fields separate them, and apply to the memory
+// address as well. One wait state is required between a scalar write of m0 and its use (CDNA3 ISA manual 4.5).
 template <int Count>
 KITTENS_DEVICE void buffer_load_to_lds(buffer source, const uint32_t* offsets, shared_byte* destination) {
     static_assert(Count >= 1 && Count <= 4, "the offset field has 12 bits");
@@ -93,7 +93,7 @@ KITTENS_DEVICE void buffer_load_to_lds(buffer source, const uint32_t* offsets, s
 #undef KITTENS_COMMON
 }
 
-// One of them: the load of offset n.
+// A single one of these: the load of offset n.
 template <int Index>
 KITTENS_DEVICE void buffer_load_to_lds_one(buffer source, uint32_t offset, shared_byte* destination) {
     static_assert(Index >= 0 && Index < 4, "the offset field has 12 bits");
@@ -103,8 +103,8 @@ KITTENS_DEVICE void buffer_load_to_lds_one(buffer source, uint32_t offset, share
                  : "memory");
 }
 
-// A dword per lane, to `destination` + 256 Index + 4 x lane; the buffer begins 256 Index bytes early. Assembly and wait
-// as above.
+// Loads one dword per lane to `destination` + 256 Index + 4 x lane; the buffer begins 256 Index bytes early. Assembly
+// and wait as above.
 template <int Index = 0>
 KITTENS_DEVICE void buffer_load_dword_to_lds(buffer source, uint32_t offset, shared_byte* destination) {
     static_assert(Index >= 0 && Index < 16, "the offset field has 12 bits");
@@ -116,8 +116,8 @@ KITTENS_DEVICE void buffer_load_dword_to_lds(buffer source, uint32_t offset, sha
 
 // LDS.
 
-// Four 16-bit elements down a column: within every 16 lanes, lane l reads row l/4, columns 4(l%4)..+3 of a
-// 4x16 block and receives column l (CDNA4 ISA manual, transposed LDS reads).
+// Reads four 16-bit elements down a column: within every 16 lanes, lane l reads row l/4, columns
+// 4(l%4)..+3 of a 4x16 block and receives column l (CDNA4 ISA manual, transposed LDS reads).
 template <class T>
 KITTENS_DEVICE vec<T, 4> lds_read_transposed(shared_byte* address) {
     static_assert(is_16bit<T>, "ds_read_b64_tr_b16 moves 16-bit elements");
@@ -135,7 +135,7 @@ KITTENS_DEVICE void lds_write(V value, shared_byte* address) {
     *(shared_pointer<V>)address = value;
 }
 
-// Adds in L2, in any order; nothing comes back. All lanes share the base.
+// Adds in L2, in unspecified order, without returning a value. All lanes share the base.
 KITTENS_DEVICE void atomic_add(char* base, uint32_t offset, int32_t value) {
     auto* address = (__attribute__((address_space(1))) char*)base + offset;
     __hip_atomic_fetch_add((__attribute__((address_space(1))) int32_t*)address, value, __ATOMIC_RELAXED,

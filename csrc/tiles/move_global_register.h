@@ -1,4 +1,4 @@
-// tiles/move_global_register.h: a wave loads and stores register tiles from and to memory.
+// tiles/move_global_register.h: a wave loads register tiles from memory and stores them to it.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "elementwise.h"
@@ -6,8 +6,8 @@
 
 namespace kittens {
 
-// Elements of one access: a run of a row-layout tile, up to 16 bytes; single ones of a column-layout tile, whose runs go down
-// the rows of a row-major matrix.
+// Elements per access: a run of a row-layout tile, up to 16 bytes; single elements of a column-layout tile, whose runs go
+// down the rows of a row-major matrix.
 template <class Tile>
 inline constexpr int elements_per_access =
     !Tile::layout::is_row ? 1
@@ -15,7 +15,7 @@ inline constexpr int elements_per_access =
         ? Tile::shape::run
         : b128_bytes / static_cast<int>(sizeof(typename Tile::element));
 
-// Calls access(fragment, e, offset, col) for every access, with the elements e, e + 1, ... of a base tile's fragment.
+// Calls access(fragment, e, offset, col) for every access, which covers elements e, e + 1, ... of a base tile's fragment.
 template <class Tile, class Fragments, class Access>
 KITTENS_DEVICE void for_each_access(Fragments& tile, int64_t row_bytes, const Access& access) {
     const Coordinate first = Tile::at(lane_id(), 0, 0, 0);
@@ -32,8 +32,8 @@ KITTENS_DEVICE void for_each_access(Fragments& tile, int64_t row_bytes, const Ac
         }
 }
 
-// From the window's first element on. Rows below the matrix read zero (the buffer ends there); columns from valid_cols on too.
-// A run that valid_cols cuts is loaded element by element.
+// Loads from the window's first element on. Rows past the end of the matrix read zero (the buffer ends there), as do columns
+// from valid_cols on. A run that straddles valid_cols is loaded element by element.
 template <class T, int R, int C, class Layout, class Shape>
 KITTENS_DEVICE void load(rt<T, R, C, Layout, Shape>& destination, const global_window& from,
                          int64_t row_bytes, int valid_cols = C) {
@@ -54,7 +54,7 @@ KITTENS_DEVICE void load(rt<T, R, C, Layout, Shape>& destination, const global_w
     });
 }
 
-// Nothing is stored outside the matrix, as above.
+// Elements outside the matrix are not stored, as above.
 template <class T, int R, int C, class Layout, class Shape>
 KITTENS_DEVICE void store(const global_window& to, int64_t row_bytes,
                           const rt<T, R, C, Layout, Shape>& source, int valid_cols = C) {

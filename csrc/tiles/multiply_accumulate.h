@@ -6,9 +6,9 @@
 
 namespace kittens {
 
-// One base tile. A column-layout accumulator is A B^T; the same instruction with its operands exchanged gives
-// the transpose, which is the row-layout accumulator: a lane then owns neighbouring columns of one row and
-// stores them together.
+// One base tile. A column-layout accumulator is A B^T. The same instruction with its operands exchanged gives
+// the transpose, which is the row-layout accumulator: a lane then owns adjacent columns of one row and stores
+// them together.
 template <class Layout, class Shape, class A, class B, class C>
 KITTENS_DEVICE C multiply_base(A a, B b, C c) {
     static_assert(Shape::rows == Shape::cols && (Shape::rows == 16 || Shape::rows == 32),
@@ -35,7 +35,7 @@ KITTENS_DEVICE vec<float, 4> multiply_base_scaled(A a, B b, vec<float, 4> c, uin
 }
 
 // D = C + A' B'^T, where A' has M x K base tiles in row layout. A transposed operand is the same registers
-// under the other name: K x M in column layout.
+// under a different name: K x M in column layout.
 template <bool transpose_a, bool transpose_b, class D, class A, class B, class C>
 KITTENS_DEVICE void multiply_accumulate(D& d, const A& a, const B& b, const C& c) {
     static_assert(same_type<D, C> && same_type<typename D::element, float>, "accumulators are f32");

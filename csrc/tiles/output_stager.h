@@ -1,4 +1,4 @@
-// tiles/output_stager.h: from accumulators through LDS to rows, which are stored 16 bytes at a time.
+// tiles/output_stager.h: moves accumulators through LDS into whole rows, which are stored 16 bytes at a time.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "intrinsics.h"
@@ -8,12 +8,12 @@
 namespace kittens {
 
 // A wave writes the runs of four columns that its lanes hold of a row-layout accumulator and reads whole rows back,
-// neighbouring lanes side by side, so that stores cover whole cache lines. `Rows` says where they are in LDS:
+// adjacent lanes side by side, so that stores cover whole cache lines. `Rows` defines their placement in LDS:
 //   element, row_bytes   of a row
-//   run_bytes            that stay together: 16, or a run of four elements
-//   offset(lane_row, row, lane_byte, byte)   of row lane_row + row, byte lane_byte + byte; what depends on the lane apart
-// The wave owns the LDS. Its accesses to LDS are in order: between writing and reading, and before rows are written
-// anew, only the compiler has to keep it (compiler_fence).
+//   run_bytes            that stay contiguous: 16, or a run of four elements
+//   offset(lane_row, row, lane_byte, byte)   of row lane_row + row, byte lane_byte + byte; the lane-dependent part is separate
+// The LDS belongs to the wave alone, and a wave's LDS accesses execute in order. Between writing and reading, and
+// before rows are overwritten, only the compiler must be kept from reordering them (compiler_fence).
 template <class Rows>
 struct output_stager {
     using T = typename Rows::element;
@@ -21,8 +21,8 @@ struct output_stager {
                          rows_per_pass = wave_lanes / vectors_per_row;
     static_assert(Rows::run_bytes == b128_bytes || 2 * Rows::run_bytes == b128_bytes);
 
-    // One base tile, which begins at (row, col). convert() gives T of four columns. `in_order`: one run after another,
-    // where the compiler would rather convert all at once.
+    // Writes one base tile that starts at (row, col). convert() converts four columns to T. `in_order`: processes one
+    // run at a time, where the compiler would otherwise convert all of them at once.
     template <class Shape, bool in_order = false, class Fragment, class Convert>
     KITTENS_DEVICE static void write(shared_byte* lds, Coordinate lane_at, int row, int col,
                                      const Fragment& values, const Convert& convert) {
@@ -35,7 +35,7 @@ struct output_stager {
             if constexpr (in_order) schedule_fence();
         }
     }
-    // Lane l reads row l / vectors_per_row of a pass, and its 16 bytes of number l % vectors_per_row.
+    // In each pass, lane l reads the 16-byte vector l % vectors_per_row of row l / vectors_per_row.
     KITTENS_DEVICE static b128 read(shared_byte* lds, int lane_row, int row, int lane_byte) {
         if constexpr (Rows::run_bytes == b128_bytes) {
             return lds_read<b128>(lds + Rows::offset(lane_row, row, lane_byte, 0));
@@ -48,7 +48,7 @@ struct output_stager {
     }
 };
 
-// Rows of a shared tile whose swizzle keeps 16 bytes together.
+// Rows of a shared tile whose swizzle keeps 16 bytes contiguous.
 template <class Tile>
 struct tile_rows {
     using element = typename Tile::element;

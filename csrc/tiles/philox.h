@@ -1,4 +1,4 @@
-// tiles/philox.h: counter-based random bits: any element's are computed where they are needed, and again later.
+// tiles/philox.h: counter-based random bits: those of any element can be computed where needed, and recomputed later.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "element.h"

@@ -5,8 +5,8 @@
 
 namespace kittens {
 
-// Eight waves, two on each SIMD: waves i and i + 4 share one, so the groups are the lower and the upper four. The upper group
-// passes one barrier more before the work, the lower group one more behind it (HipKittens, arXiv 2511.08083, section 3.2).
+// Eight waves, two per SIMD: waves i and i + 4 share a SIMD, so the groups are the lower four and the upper four. The upper group
+// passes one extra barrier before the work, the lower group one extra after it (HipKittens, arXiv 2511.08083, section 3.2).
 template <class Work>
 KITTENS_DEVICE void stagger_wave_groups(int wave, const Work& work) {
     if (wave >= 4) s_barrier();
@@ -14,12 +14,12 @@ KITTENS_DEVICE void stagger_wave_groups(int wave, const Work& work) {
     if (wave < 4) s_barrier();
 }
 
-// Phases First .. Past-1 of the body; slots are phases. In each, the other works issue LDS reads and loads, then the wave waits
-// for its LDS reads and, by Loads::in_flight_after(phase), for loads (any_vector_memory: for none); behind the barrier
-// `products` multiplies what was read. LDS reads are complete before the barrier, so that both groups may overwrite from
-// the next phase on what they read in this one. The last product of a phase stands behind the barrier that gives the other
-// group its turn: the matrix cores have work until that group is there. It has the highest priority, or it would wait for
-// all of that group's products.
+// Runs phases First .. Past-1 of the body; slots are phases. In each phase, the other works issue LDS reads and loads. The wave
+// then waits for its LDS reads and, by Loads::in_flight_after(phase), for loads (any_vector_memory: for none). After the
+// barrier, `products` multiplies what was read. LDS reads complete before the barrier, so from the next phase on both groups
+// may overwrite what they read in this one. The last product of a phase comes after the barrier that hands over to the other
+// group, so that the matrix cores have work until that group arrives. It runs at the highest priority; otherwise it would wait
+// for all products of that group.
 template <int First, int Past, class Loads, class Products, class... Works>
 KITTENS_DEVICE void ping_pong(const Products& products, const Works&... works) {
     for_each_index<Past, First>([&](auto phase) KITTENS_INLINE {
@@ -43,7 +43,7 @@ KITTENS_DEVICE void ping_pong(const Products& products, const Works&... works) {
     });
 }
 
-// The compiler counts loads to registers itself.
+// Waits for loads to registers are inserted by the compiler.
 struct loads_to_registers {
     static constexpr int in_flight_after(int) { return any_vector_memory; }
 };

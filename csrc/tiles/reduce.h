@@ -14,15 +14,15 @@ struct maximum {
 };
 }  // namespace operation
 
-// All lanes of a group receive the same bits: every level combines two halves, and the operations commute.
-// Over lanes l, l + Stride, l + 2 Stride, ... (Stride 16 or 32).
+// All lanes of a group get the same bits: every level combines two halves, and the operations commute.
+// Reduces over lanes l, l + Stride, l + 2 Stride, ... (Stride 16 or 32).
 template <class Operation, int Stride>
 KITTENS_DEVICE float reduce_across_groups(float value) {
     static_assert(Stride == 16 || Stride == 32, "groups of 16 or 32 lanes");
     if constexpr (Stride == 16) value = Operation::apply(value, exchange_16(value));
     return Operation::apply(value, exchange_32(value));
 }
-// Over the Width lanes of a group (16 or 32).
+// Reduces over the Width lanes of a group (16 or 32).
 template <class Operation, int Width>
 KITTENS_DEVICE float reduce_inside_group(float value) {
     static_assert(Width == 16 || Width == 32, "groups of 16 or 32 lanes");
@@ -34,11 +34,11 @@ KITTENS_DEVICE float reduce_inside_group(float value) {
     return value;
 }
 
-// Partial results stay in f32; one rounding at the end. by_row: one result per row, else one per column. `before`, if given,
-// is combined with the results.
+// Partial results stay in f32 and are rounded once at the end. by_row: one result per row, else one per column. If `before`
+// is passed, it is combined with the results.
 template <class Operation, bool by_row, class Vector, class Tile, class... Before>
 KITTENS_DEVICE void reduce_tile(Vector& destination, const Tile& source, const Before&... before) {
-    constexpr bool across_lanes = by_row == Tile::layout::is_row;  // a lane has one result of each base tile
+    constexpr bool across_lanes = by_row == Tile::layout::is_row;  // one result per lane and base tile
     static_assert(Vector::length == (by_row ? Tile::rows : Tile::cols), "one result per row (column)");
     static_assert(Vector::is_ortho == across_lanes, "col_vec (row_vec) of the tile");
     constexpr int kept = by_row ? Tile::height : Tile::width, reduced = by_row ? Tile::width : Tile::height;

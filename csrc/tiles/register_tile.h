@@ -1,4 +1,4 @@
-// tiles/register_tile.h: rt, a matrix spread over the registers of one wave.
+// tiles/register_tile.h: rt, a matrix distributed over the registers of one wave.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "element.h"
@@ -6,7 +6,7 @@
 
 namespace kittens {
 
-// A grid of base tiles. Which lane holds what: lane_layout.h.
+// A grid of base tiles. lane_layout.h defines which lane holds which element.
 template <class T, int Rows, int Cols, class Layout = row_l, class Shape = rt_16x32>
 struct rt {
     using element = T;

@@ -1,4 +1,4 @@
-// tiles/row_chunk.h: eight neighbouring elements of a row as floats, in wide accesses or one by one.
+// tiles/row_chunk.h: eight consecutive elements of a row as floats, accessed with wide instructions or one by one.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "intrinsics.h"
@@ -8,7 +8,7 @@ namespace kittens {
 inline constexpr int chunk_elements = 8;
 using eight = vec<float, chunk_elements>;
 
-// The same in the element type of memory, so that a load takes no more registers than it has bytes.
+// The same in the element type of memory, so that a load needs no more registers than its bytes.
 template <class T>
 using raw_eight = choose<is_16bit<T>, vec<T, 8>, eight>;
 
@@ -27,7 +27,7 @@ template <class T>
 KITTENS_DEVICE raw_eight<T> load_raw(buffer row, uint32_t column) {
     return load_raw_at<T>(row, column * sizeof(T));
 }
-// Vectors of 8 elements `step` bytes apart, all in flight at once.
+// Vectors of 8 elements, `step` bytes apart, all in flight at once.
 template <class T, int count>
 KITTENS_DEVICE void load_raw_row(raw_eight<T> (&into)[count], buffer row, uint32_t offset, uint32_t step) {
 #pragma unroll
@@ -38,8 +38,8 @@ KITTENS_DEVICE eight widened(Raw values) {
     return __builtin_convertvector(values, eight);
 }
 
-// `row` ends where the row ends: elements beyond it read zero, and stores to them are dropped. `wide`: the row
-// begins on 4 bytes and is a multiple of 8 elements long, so that no access straddles its end.
+// `row` ends at the end of the row: elements past it read zero, and stores to them are dropped. `wide`: the
+// row is 4-byte aligned and its length is a multiple of 8 elements, so that no access straddles its end.
 template <class T>
 KITTENS_DEVICE eight load_eight(buffer row, uint32_t column, bool wide) {
     eight result;

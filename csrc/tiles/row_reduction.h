@@ -21,13 +21,13 @@ struct Combined {
 struct Maximum : Combined<larger> {
     static constexpr float identity = -__builtin_inff();
 };
-// Of what is not negative; NaN counts as the largest value.
+// For non-negative values; NaN counts as the largest value.
 struct Magnitude : Combined<larger_or_nan> {
     static constexpr float identity = 0.0f;
 };
 
-// Called by all lanes and waves of a row together, with one barrier in each call; the same bits in each lane. LDS is double-buffered:
-// the barrier of the call between orders the reuse of a buffer behind its reads.
+// All lanes and waves of a row call this together; each call contains one barrier and returns the same bits in each lane. LDS is
+// double-buffered: the barrier of the intervening call orders the reuse of a buffer after its reads.
 template <int waves, int lanes = 64>
 class RowReduction {
     static_assert(lanes == 64 || (lanes == 16 && waves == 1));
@@ -49,7 +49,7 @@ class RowReduction {
             shared_byte* place = lds_ + buffer_ * (most * waves * 4);
             buffer_ ^= 1;
 #pragma unroll
-            for (int i = 0; i < Count; ++i)  // every lane the same value to the same address
+            for (int i = 0; i < Count; ++i)  // all lanes store the same value to the same address
                 lds_write(values[i], place + (i * waves + wave_id()) * 4);
             barrier();
 #pragma unroll

@@ -8,7 +8,7 @@
 
 namespace kittens {
 
-// A handle: the tile's place in the workgroup's LDS. Row-major rows, slots permuted inside each row.
+// A handle: the location of the tile in the workgroup's LDS. Rows are row-major, with slots permuted within each row.
 template <class T, int Rows, int Cols, Access access_ = Access::linear>
 struct st {
     using element = T;
@@ -35,7 +35,7 @@ struct st {
             return swizzled_offset(access, row_bytes, target.read_b128_window_bytes, row,
                                    col * static_cast<unsigned>(sizeof(T)));
     }
-    // The column whose element lies at this byte of this row: a slot permuted twice is where it was.
+    // The column of the element at this byte of this row; the slot permutation is its own inverse.
     static constexpr int col_at(unsigned row, unsigned byte) {
         return (byte ^ key(row) * slot_bytes(access)) / sizeof(T);
     }
@@ -46,7 +46,7 @@ struct st {
     }
 };
 
-// A lane's offset to base tile (row, col) given its offset to base tile (0, 0). Row and col share no bit with
+// A lane's offset to base tile (row, col), from its offset to base tile (0, 0). row and col share no bit with
 // the lane's own row and column, so keys combine by XOR (swizzle.h).
 template <class Tile>
 KITTENS_DEVICE unsigned stepped_offset(unsigned lane_offset, unsigned row, unsigned col) {

@@ -1,16 +1,16 @@
-// tiles/shared_tile_of_6_bits.h: a tile of 6-bit codes in LDS, and a wave's reads of it.
+// tiles/shared_tile_of_6_bits.h: a tile of 6-bit values in LDS, and a wave's reads of it.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "load_shared_to_register.h"
 
 namespace kittens {
 
-// A lane of the matrix instructions takes 32 codes, 24 bytes, which no LDS access reads without losses. They are therefore in two
-// parts: of each 128 codes of a row, 96 bytes, the first 64 are the first 16 bytes of each of the four 32, and the other 32 their last 8
-// bytes. In LDS the 64 are rows of one tile and the 32 rows of another one behind it: a lane reads 16 and 8 bytes.
+// A lane of the matrix instructions takes 32 values, 24 bytes, which no LDS access reads without losses. They are therefore stored in two
+// parts. Of each 128 values of a row (96 bytes), the first part has 64 bytes: the first 16 bytes of each of the four groups of 32. The
+// other part has 32: their last 8 bytes. In LDS the first parts form one tile, followed by a tile of the others: a lane reads 16 and 8.
 //
-// In memory, too, parts of the same 128 columns' codes of all rows are behind each other: first those of 64 bytes, then those of 32, and
-// behind them the next 128 columns'. A tile's loads are whole lines, whatever the length of a row.
+// Memory has the same two parts: for each block of 128 columns, the 64-byte parts of all rows, followed by the 32-byte parts of
+// all rows, followed by the next block of 128 columns. The loads of a tile are therefore whole lines for any row length.
 struct rows_of_6_bits {
     static constexpr uint32_t wide = 64, narrow = 32, both = wide + narrow;
     uint32_t rows;   // of the matrix
@@ -23,14 +23,14 @@ struct rows_of_6_bits {
     }
 };
 
-// Rows and columns are those of the matrix, in dwords; `Codes` of a row are whole 128. The tile has a whole number of `Grain` bytes.
+// Rows and columns are those of the matrix, in dwords; a row has `Codes` values, whole blocks of 128. Size: a multiple of `Grain` bytes.
 template <class T, int Rows, int Codes, int Grain>
 struct st_6_bits {
     using element = T;
     static_assert(is_float6<T> && Codes % 128 == 0);
     static constexpr int rows = Rows, cols = stored<T>(Codes);
     static constexpr Access access = Access::rows;
-    static constexpr int block = stored<T>(128), wide_cols = 16, narrow_cols = 8;  // of 128 codes
+    static constexpr int block = stored<T>(128), wide_cols = 16, narrow_cols = 8;  // of 128 values
     using Wide = st<uint32_t, Rows, Codes / 128 * wide_cols, Access::rows>;
     using Narrow = st<uint32_t, Rows, Codes / 128 * narrow_cols, Access::rows>;
     static constexpr int filled = Wide::bytes + Narrow::bytes, bytes = (filled + Grain - 1) / Grain * Grain;
@@ -38,7 +38,7 @@ struct st_6_bits {
 
     shared_byte* data;
 
-    // Behind the last row for what is padding.
+    // Padding bytes map past the last row.
     static constexpr Coordinate element_at(int byte) {
         const Coordinate wide = Wide::element_at(byte), narrow = Narrow::element_at(byte - Wide::bytes);
         const int wide_col = wide.col / wide_cols * block + wide.col % wide_cols,

@@ -1,24 +1,24 @@
-// tiles/tile_source.h: the tiles of a range in memory, one after the other, and empty ones past its end.
+// tiles/tile_source.h: iterates over the tiles of a range in memory, followed by empty tiles past its end.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "global_layout.h"
 
 namespace kittens {
 
-// Loops issue loads for tiles ahead of the one that they compute with, to the end of the range and beyond: the views past
-// the last tile are empty, so that their loads touch no memory but count like any other, and waits stay the same.
+// Loops issue loads ahead of the tile that they compute with, up to the end of the range and beyond. Views past the last
+// tile are empty: their loads touch no memory but count like all others, so the wait counts stay the same.
 //
-// A source knows where tiles are:
-//   view(left)       the buffer of the next tile, where `left` tiles are not yet issued; empty for left <= 0
-//   advance()        to the tile behind it
-//   close()          if it has one, makes all later views empty
+// A source defines where tiles are:
+//   view(left)       the buffer of the next tile when `left` tiles are not yet issued; empty for left <= 0
+//   advance()        moves to the next tile
+//   close()          optional: makes all later views empty
 template <class Source>
 struct tile_iterator {
     Source source;
     int left;
 
     KITTENS_DEVICE buffer view() const { return source.view(left); }
-    // `steady`: at least one more tile is left after this one.
+    // `steady`: at least one more tile remains after this one.
     template <bool steady = false>
     KITTENS_DEVICE void advance() {
         source.advance();
@@ -33,7 +33,7 @@ struct tile_iterator {
     }
 };
 
-// All tiles in one buffer, whose scalar offset moves: K tiles of an operand whose rows all are within 4 GiB.
+// All tiles in one buffer, with a moving scalar offset: the K tiles of an operand whose rows are all within 4 GiB.
 struct tiles_of_buffer {
     buffer current;
     uint32_t step;  // bytes
@@ -48,13 +48,13 @@ struct tiles_of_buffer {
     KITTENS_DEVICE void close() { current.bytes = current.scalar_offset = step = 0; }
 };
 
-// Tiles of so many rows of a matrix each: the base moves, 64 bits wide. A view ends where the columns of its last row do.
+// Tiles of a fixed number of rows of a matrix: the base moves, 64 bits wide. A view ends at the last column of its last row.
 struct tiles_of_rows {
     const char* base;
     int64_t step;
-    uint32_t whole, last, empty;  // bytes of a tile, of the last one, past it
+    uint32_t whole, last, empty;  // bytes of a full tile, of the last one, of a view past the end
 
-    // Of rows first .. past-1 of the matrix; `lead`: loads begin so many bytes early (load_global_to_shared.h).
+    // Covers rows first .. past-1 of the matrix; `lead`: loads begin this many bytes early (load_global_to_shared.h).
     template <int tile_rows, class T>
     KITTENS_DEVICE static tile_iterator<tiles_of_rows> iterator(const global_matrix<T>& matrix, int first,
                                                                 int past, uint32_t lead) {
@@ -69,14 +69,14 @@ struct tiles_of_rows {
                 count};
     }
     KITTENS_DEVICE buffer view(int left) const {
-        // Values, not a choice of addresses to load from, which would keep all around in memory.
+        // Values, not a choice between addresses to load from, which would keep everything around them in memory.
         const uint32_t some = uniform(whole), end = uniform(last);
         return {base, left > 1 ? some : left == 1 ? end : empty};
     }
     KITTENS_DEVICE void advance() { base += opaque_scalar(step); }
 };
 
-// Tiles of a window that ends with its matrix: for ranges that the loop moves to other matrices (`window` is replaced).
+// Tiles of a window that ends with its matrix: for ranges that the loop moves to another matrix (by replacing `window`).
 struct tiles_of_window {
     global_window window;
     int64_t step;
@@ -89,14 +89,14 @@ struct tiles_of_window {
     KITTENS_DEVICE void advance() { window.advance(step); }
 };
 
-// Rows found through a page table, as those of a key-value cache: row r is row r % page_rows of page table[r / page_rows],
-// a power of two of rows that begins at `pool` + page x page_bytes. A view is of neighbouring rows of one page: of a
-// tile, or where pages are smaller of what one wave loads of it.
+// Rows found through a page table, like those of a key-value cache: row r is row r % page_rows of page table[r /
+// page_rows]. A page has a power of two of rows and begins at `pool` + page x page_bytes. A view covers consecutive rows
+// of one page: those of a tile or, where pages are smaller, those that one wave loads of it.
 struct tiles_of_pages {
     const char* pool;
     int64_t page_bytes;
     const int32_t* table;
-    uint32_t row_bytes, used_bytes;  // from row to row, and of a row
+    uint32_t row_bytes, used_bytes;  // stride between rows, and used bytes of a row
     int page_rows, row, row_step, past;
 
     KITTENS_DEVICE buffer view(int left) const {
@@ -109,12 +109,12 @@ struct tiles_of_pages {
     KITTENS_DEVICE void advance() { row += row_step; }
 };
 
-// Rows found through a list, as those of tokens sorted by expert: row r is row index[r] - lowest of the buffer. They
-// enter the lanes' offsets once (global_to_shared::init_offsets), so that tiles along the rows move as contiguous ones do.
+// Rows found through a list, like those of tokens sorted by expert: row r is row index[r] - lowest of the buffer. They
+// enter the lanes' offsets once (global_to_shared::init_offsets_of), so tiles along the rows advance like contiguous ones.
 struct listed_rows {
     const int32_t* index;
     int count;
-    int32_t lowest;  // of the rows listed: what lies between them is within 4 GiB
+    int32_t lowest;  // lowest row in the list: all listed rows are within 4 GiB of it
     uint32_t row_bytes;
 
     KITTENS_DEVICE uint32_t operator()(int row) const {

@@ -1,4 +1,4 @@
-// tiles/tiles.h: all primitives; its list of includes is the table of contents.
+// tiles/tiles.h: includes all primitives; its list of includes is the table of contents.
 // SPDX-License-Identifier: MIT
 #pragma once
 // Elements, instructions, layouts.

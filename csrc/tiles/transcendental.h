@@ -1,16 +1,16 @@
-// tiles/transcendental.h: exponentials, logarithms and what is made of them, of floats, from single instructions.
+// tiles/transcendental.h: exponentials, logarithms and functions built from them, for floats, from single instructions.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "intrinsics.h"
 
 namespace kittens {
 
-// e^x for x <= 0. accurate: to a float's last bits, of which a 16-bit result shows none. NaN stays, -infinity gives 0.
+// e^x for x <= 0. accurate: to the last bits of a float, which a 16-bit result does not show. NaN passes through, -infinity gives 0.
 template <bool accurate>
 KITTENS_DEVICE float exponential(float x) {
     constexpr float log2_e = 0x1.715476p+0f, log2_e_rest = 0x1.4ae0cp-26f, ln_2 = 0x1.62e43p-1f;
     if constexpr (!accurate) return exponential_base_2(x * log2_e);
-    // e^-200 is 0 as a float, and the products of an infinite x would be NaN.
+    // e^-200 is 0 in float; without the bound, the products with an infinite x would be NaN.
     x = x < -200.0f ? -200.0f : x;
     const float exponent = x * log2_e;
     const float lost = __builtin_fmaf(x, log2_e, -exponent) + x * log2_e_rest;
@@ -23,8 +23,8 @@ KITTENS_DEVICE float natural_logarithm(float x) {
     return logarithm_base_2(x) * ln_2;
 }
 
-// The tangent and its derivative, 1 - tangent^2 without that cancellation. Near zero the quotient would lose its leading bits; a
-// polynomial stands for it there (coefficients of Cephes' tanhf, S. Moshier).
+// tanh and its derivative, 1 - tanh^2 computed without that cancellation. Near zero the quotient would lose its leading bits, so
+// a polynomial replaces it there (coefficients of Cephes' tanhf, S. Moshier).
 struct Tangent {
     float value, slope;
 };
@@ -44,7 +44,7 @@ KITTENS_DEVICE Tangent hyperbolic_tangent(float x) {
     return {__builtin_copysignf(quotient, x), 4 * power * inverse * inverse};
 }
 
-// 1 / (1 + e^-z), and what it lacks to 1, each to its own last bits. The exponent of e is never positive, so that nothing overflows.
+// 1 / (1 + e^-z) and its complement to 1, each accurate to its last bits. The exponent of e is never positive, so nothing overflows.
 struct Sigmoid {
     float value, rest;
 };
@@ -57,7 +57,7 @@ KITTENS_DEVICE Sigmoid sigmoid(float z) {
     return z < 0 ? Sigmoid{smaller, larger} : Sigmoid{larger, smaller};
 }
 
-// Of the standard normal distribution: the probability below x, and the density at x. Without the cancellation of 1 + erf: the
+// The standard normal distribution: the probability below x, and the density at x. To avoid the cancellation in 1 + erf, the
 // tail is e^(-x^2 / 2) times a polynomial (coefficients of Cephes' erff and erfcf, S. Moshier).
 struct Normal {
     float below, density;
@@ -86,7 +86,7 @@ KITTENS_DEVICE Normal standard_normal(float x) {
     const float tail =
         0.5f * power * inverse * (z < 2 ? polynomial(middle, square) : polynomial(far, square));
     const float center = 0.5f * z * polynomial(near_zero, z * z);
-    // Of the side that x is not on.
+    // The probability on the side opposite to x.
     const float beyond = z < 1 ? 0.5f - center : tail;
     return {x < 0 ? beyond : z < 1 ? 0.5f + center : 1.0f - tail, power * density_at_zero};
 }

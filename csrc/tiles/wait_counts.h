@@ -1,4 +1,4 @@
-// tiles/wait_counts.h: how many loads may be in flight at an s_waitcnt, from where a loop issues and needs them.
+// tiles/wait_counts.h: how many loads may be in flight at an s_waitcnt, derived from where a loop issues and needs them.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -10,22 +10,22 @@ constexpr int wait_immediate(int vector_memory, int lds) {
 }
 inline constexpr int any_vector_memory = 63, any_lds = 15;
 
-// Loads that one iteration of a loop issues in slot `issued` (a phase of ping_pong, a matrix step of interleave) for the one that
-// comes `ahead` later, where they are needed from slot `needed` on; slots past the body's count from its beginning, and
-// a negative one is in the iteration before.
+// Loads that one iteration of a loop issues in slot `issued` (a phase of ping_pong, a matrix step of interleave) for the
+// iteration `ahead` later, where they are needed from slot `needed` on. Slot numbers past the end of the body wrap to its
+// beginning; a negative one is in the previous iteration.
 struct load_stage {
-    int issued, needed, ahead, loads;  // loads: vmcnt of one wave
+    int issued, needed, ahead, loads;  // loads: what they add to vmcnt of one wave
 };
 
-// A wave's loads return in order (CDNA3 ISA manual 4.4), so a wait names how many of the youngest may be in flight.
+// A wave's loads return in order (CDNA3 ISA manual 4.4), so a wait specifies how many of the most recent ones may be in flight.
 template <int Stages>
 struct load_pipeline {
     int slots;
     load_stage stages[Stages];
 
-    // At a wait in slot `wait`, behind what that slot issues: everything needed in the next `until_next` slots, those up to the
-    // slot of the following wait, has to be complete; loads issued after the youngest of it may be in flight. any_vector_memory
-    // where nothing new is needed; -1 where something is needed before it is issued, and no wait can help.
+    // At a wait in slot `wait`, placed after what that slot issues: everything needed in the next `until_next` slots, up to the
+    // slot of the following wait, must be complete; loads issued after the youngest of these may be in flight. Returns
+    // any_vector_memory if nothing new is needed, and -1 if something is needed before it is issued, so that no wait can help.
     constexpr int in_flight(int wait, int until_next = 1) const {
         const int iteration = 64, now = iteration * slots + wait;  // far enough from the first one
         int youngest = -1, youngest_stage = -1;

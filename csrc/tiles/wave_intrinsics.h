@@ -1,4 +1,4 @@
-// tiles/wave_intrinsics.h: a wave, its waits and barriers, and what the compiler is told about its values.
+// tiles/wave_intrinsics.h: wave and lane ids, waits and barriers, and hints to the compiler about values.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "element.h"
@@ -8,7 +8,7 @@
 namespace kittens {
 
 KITTENS_DEVICE int lane_id() { return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u)); }
-// The same, computed where it is called instead of kept in a register until then.
+// The same, but computed at the call instead of being kept in a register until then.
 KITTENS_DEVICE int recompute_lane_id() {
     uint32_t zero = 0;
     asm volatile("" : "+v"(zero));
@@ -32,7 +32,7 @@ KITTENS_DEVICE void wait_vector_memory() {
     __builtin_amdgcn_s_waitcnt(wait_immediate(Outstanding, any_lds));
     compiler_fence();
 }
-// Both at once; any_vector_memory or any_lds waits for nothing of that kind.
+// Waits for both at once; any_vector_memory or any_lds waits for nothing of that kind.
 template <int VectorMemory, int Lds>
 KITTENS_DEVICE void wait() {
     static_assert(VectorMemory >= 0 && VectorMemory <= any_vector_memory && Lds >= 0 && Lds <= any_lds);
@@ -48,13 +48,13 @@ KITTENS_DEVICE void wait_lds() {
     compiler_fence();
 }
 
-// All LDS accesses of the workgroup before it are visible after it.
+// All LDS accesses of the workgroup before the barrier are visible after it.
 KITTENS_DEVICE void barrier() {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
     __builtin_amdgcn_s_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
 }
-// The bare instruction: no memory operation is waited for.
+// The bare instruction: it waits for no memory operation.
 KITTENS_DEVICE void s_barrier() {
     compiler_fence();
     __builtin_amdgcn_s_barrier();
@@ -64,39 +64,39 @@ template <int Priority>
 KITTENS_DEVICE void set_priority() {
     __builtin_amdgcn_s_setprio(Priority);
 }
-// Nothing is scheduled across it.
+// The compiler schedules nothing across it.
 KITTENS_DEVICE void schedule_fence() { __builtin_amdgcn_sched_barrier(0); }
 
-// Opaque to the optimiser, so that later additions fold into the offset field of a DS instruction.
+// Opaque to the optimizer, so that later additions fold into the offset field of a DS instruction.
 template <class V>
 KITTENS_DEVICE V opaque(V value) {
     asm("" : "+v"(value));
     return value;
 }
-// The same for a value that all lanes share: the compiler cannot derive it from others, nor others from it, and keeps
-// just this one from iteration to iteration.
+// The same for a value that all lanes share: the compiler can neither derive it from other values nor derive others
+// from it, and keeps only this one across iterations.
 KITTENS_DEVICE int64_t opaque_scalar(int64_t value) {
     asm("" : "+s"(value));
     return value;
 }
 
-// The value is computed here and not where it is used, where what it is made of would still occupy registers.
+// Forces the value to be computed here instead of at its use, where its inputs would still occupy registers.
 template <class V>
 KITTENS_DEVICE void materialize(V& value) {
     asm volatile("" : "+v"(value));
 }
 
-// An operand of matrix instructions that stays in the accumulation registers, which nothing else asks for.
+// Keeps an operand of matrix instructions in the accumulation registers, which nothing else uses.
 template <class V>
 KITTENS_DEVICE void keep_in_accumulator(V& value) {
     asm("" : "+a"(value));
 }
 
-// Two floats that the compiler does not join with others to longer vectors, whose arithmetic would then be in one place.
+// Two floats that the compiler does not merge with others into longer vectors, whose arithmetic would then be in one place.
 KITTENS_DEVICE void prevent_vectorization(vec<float, 2>& pair) { asm("" : "+v"(pair)); }
 
-// The kernel's argument struct, or one of several behind each other, read from memory where it is called: what only a part of a
-// kernel needs then occupies no scalar register elsewhere.
+// Reads the kernel's argument struct, or one of several consecutive ones, from memory at the call: arguments that only part of
+// a kernel needs then occupy no scalar registers elsewhere.
 template <class Arguments>
 KITTENS_DEVICE Arguments reload_arguments(uint32_t index = 0) {
     auto* arguments = __builtin_amdgcn_kernarg_segment_ptr();
