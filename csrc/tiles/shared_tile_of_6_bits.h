@@ -7,7 +7,7 @@ namespace kittens {
 
 // A lane of the matrix instructions takes 32 values, 24 bytes, which no LDS access reads without losses. They are therefore stored in two
 // parts. Of each 128 values of a row (96 bytes), the first part has 64 bytes: the first 16 bytes of each of the four groups of 32. The
-// other part has 32: their last 8 bytes. In LDS the first parts form one tile, followed by a tile of the others: a lane reads 16 and 8.
+// other part has 32: their last 8 bytes. In LDS a tile of the first parts is followed by a tile of the others: a lane reads 16 and 8 bytes.
 //
 // Memory has the same two parts: for each block of 128 columns, the 64-byte parts of all rows, followed by the 32-byte parts of
 // all rows, followed by the next block of 128 columns. The loads of a tile are therefore whole lines for any row length.

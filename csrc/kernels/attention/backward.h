@@ -1,4 +1,4 @@
-// kernels/attention/backward.h: gradients of one tile of queries, or of one tile of keys or values.
+// kernels/attention/backward.h: the gradients of one tile of queries, or of one tile of keys or values.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../element_of.h"
@@ -13,11 +13,11 @@
 namespace hipkittens::attention {
 
 // With S = scale Q K^T, P = exp(S - LSE) and dP = dO V^T: dS = P (dP + delta), dQ = scale dS K, dK = scale dS^T Q,
-// dV = P^T dO; where elements of P were dropped, M being 0 or the scale of those that stay, dV = (M P)^T dO and
-// dS = P (M dP + delta). Pointwise weights are P of the gradient of V, and their derivatives P of dS = P dP; what they are
-// divided by is in the scale. A workgroup has rows of one side in registers and goes over the rows of the other side, which
-// stream through LDS; every kernel recomputes P and dS. Nothing is added across workgroups, so every sum has one order. (own,
-// streamed) is (Q, K) and (dO, V) where the gradient is that of the queries, else (K, Q) and (V, dO).
+// dV = P^T dO. If elements of P were dropped (M is 0, or the scale of those that are kept): dV = (M P)^T dO and
+// dS = P (M dP + delta). With pointwise weights, P is the weight in the gradient of V and its derivative in dS = P dP; their
+// divisor is part of the scale. A workgroup keeps the rows of one side in registers and iterates over the rows of the other
+// side, which stream through LDS; every kernel recomputes P and dS. Nothing is accumulated across workgroups, so every sum
+// has a fixed order. (own, streamed) is (Q, K) and (dO, V) for the gradient of the queries, otherwise (K, Q) and (V, dO).
 template <BackwardConfig config>
 struct Backward {
     using T = typename element_of<config.input>::value;
@@ -35,7 +35,7 @@ struct Backward {
     using RowMajorTile = typename RowMajor::Tile;
     using TransposedTile = typename Transposed::Tile;
     static constexpr bool direct = forward_fill == Fill::direct;
-    // The first tile makes S, the second dP, which the gradient of V does not need.
+    // The first tile is used for S, the second for dP, which the gradient of V does not need.
     static constexpr int buffers = direct ? 2 : 1, row_major_tiles = of_values ? 1 : 2,
                          buffer_bytes = row_major_tiles * RowMajorTile::bytes + TransposedTile::bytes,
                          lds_bytes = buffers * buffer_bytes;
@@ -46,7 +46,7 @@ struct Backward {
     using Shape = rt_32x32;
     using Accumulator = vec<float, 16>;
     using Gradient = rt<float, rows, head_dim, row_l, Shape>;
-    // Matrix steps of S, and of dP behind it; of the gradient, which has two halves of the streamed rows along K.
+    // Matrix steps of S followed by those of dP; and those of the gradient, with two halves of the streamed rows along K.
     static constexpr int steps = head_dim / 16, score_steps = row_major_tiles * steps,
                          gradient_steps = 2 * Gradient::width;
 
@@ -55,16 +55,16 @@ struct Backward {
     TileCoordinate coordinate;
     SequenceOf<choose<pointwise, HistoryMask, Mask>> sequence;
     Own own[row_major_tiles][pieces];
-    Accumulator p, ds;  // P is made of S, dS of dP, each in its registers
+    Accumulator p, ds;  // P overwrites S and dS overwrites dP, each in the same registers
     choose<pointwise, SiluWeights, Weights<config.terms, per_lane>> weights;
     Gradient gradient;
     int first_row;  // of the wave
-    // Of this lane's query; where queries stream, of that of register lane % 16 of S, in this tile and in the next.
+    // For this lane's query; where queries stream, for that of register lane % 16 of S, in this tile and in the next.
     QueryStatistics statistics, next_statistics;
     RowMajor row_major_rows[row_major_tiles];
-    Transposed transposed_rows;  // of the second tensor for the gradient of V, else of the first
-    RowTiles<2, columns> tiles;  // what is streamed next
-    DropoutDraws draws;          // of a kernel that drops
+    Transposed transposed_rows;  // of the second tensor for the gradient of V, otherwise of the first
+    RowTiles<2, columns> tiles;  // the rows to stream next
+    DropoutDraws draws;          // for a kernel with dropout
 
     KITTENS_DEVICE Backward(const Arguments& arguments, shared_byte* lds)
         : arguments(arguments),
@@ -72,7 +72,7 @@ struct Backward {
           coordinate(coordinate_of_workgroup(workgroup_id_x(), arguments.order)),
           sequence(sequence_of(coordinate.batch, arguments)) {}
 
-    // Elements of a row of Q and K, and of one of dO and V.
+    // Elements per row of Q and K, or (`second`) of dO and V.
     KITTENS_DEVICE int size(bool second) const { return second ? arguments.value_dim : arguments.head_dim; }
     // Q or K; with `second`, dO or V.
     template <bool of_queries>
@@ -86,13 +86,13 @@ struct Backward {
         return {lds + buffer * buffer_bytes + row_major_tiles * RowMajorTile::bytes};
     }
 
-    // Of the query of a register of S: this lane's, or one of those that stream.
+    // The statistic for the query of a register of S: this lane's query, or one of the streamed queries.
     template <int n>
     KITTENS_DEVICE static float statistic(float of_lane) {
         return of_keys ? broadcast_in_16<n>(of_lane) : of_lane;
     }
-    // Before the tile they belong to: loads return in order, and whoever waited for them behind the next tile's would wait
-    // for that.
+    // Issued before the loads of their tile: loads return in order, and waiting for statistics issued after the next
+    // tile's loads would also wait for those.
     KITTENS_DEVICE void load_streamed_statistics() {
         const int lane = lane_id();
         const int64_t row = first_statistics_row(arguments, sequence, coordinate.batch, tiles.head()) +
@@ -100,7 +100,7 @@ struct Backward {
         load_statistics<!of_values>(next_statistics, arguments.statistics, row);
     }
     KITTENS_DEVICE void mask_p(int head, int column) {
-        // After the exponential: a masked score may exceed the LSE by any amount.
+        // Applied after the exponential: a masked score may exceed the LSE by any amount.
         if (!Range::all_visible(sequence.mask, first_row, first_row + rows, column, columns)) {
             const int row = first_row + row_layout(KeyColumns::value(), lane_id(), 0).row;
             const auto visible = of_keys ? visible_queries<KeyColumns>(sequence.mask, row, column)
@@ -115,7 +115,7 @@ struct Backward {
         p[n] = p_of<n, of_values>(weights, arguments, p[n], statistic<n>(statistics.start),
                                   row_layout(KeyColumns::value(), 0, n).col);
     }
-    // What the gradient is multiplied by: P or dS.
+    // The factor of the gradient's product: P or dS.
     template <int n>
     KITTENS_DEVICE float factor() const {
         if constexpr (of_values)
@@ -128,10 +128,10 @@ struct Backward {
             return weights.template unscaled<n>(p[n] * (ds[n] + statistic<n>(statistics.delta)));
     }
 
-    // Through registers, LDS holds one tile of each kind. During S and dP the next row-major tiles are loaded and the transposed
-    // one committed; during the gradient's product it is the other way round. The barrier is between the two, and each
-    // load has half a tile's time. Loads are first: what they replace has been committed, and what is committed then has had
-    // time to complete.
+    // Through registers, LDS holds one tile of each kind. During S and dP, the next row-major tiles are loaded and the
+    // transposed one is committed; during the gradient's product it is the other way round. The barrier is between the two, and
+    // each load has half a tile's time to complete. Loads are issued first: the registers they overwrite have been committed,
+    // and the data that is then committed has had time to arrive.
     using RowMajorLoads = typename RowMajor::Loads;
     using TransposedLoads = typename Transposed::Loads;
     static constexpr int row_major_issues = direct ? 0 : row_major_tiles * RowMajorLoads::issue_items,
@@ -156,7 +156,7 @@ struct Backward {
         p = ds = Accumulator{};
         read_operands(index<0>{});
         interleave<score_steps>(
-            // A piece before it is multiplied.
+            // Each piece is read one piece ahead of its product.
             work<spread{reads - 1, 0, 2 * (reads - 1), true}>(
                 [&](auto n) { read_operands(index<n.value + 1>{}); }),
             work<end>([&](auto n) {
@@ -215,8 +215,8 @@ struct Backward {
             work<every_slot{0, gradient_steps, 1, true}>([](auto) {}));
     }
 
-    // All tiles of rows first .. past-1, for each query head of the group where queries stream. A wave that sees nothing of a tile computes as
-    // well: it would wait for the others.
+    // Processes all tiles of rows first .. past-1, for each query head of the group where queries stream. A wave that sees nothing of a tile
+    // computes it all the same: otherwise it would wait for the others.
     KITTENS_DEVICE void stream(int first, int past) {
         const int first_head =
             of_keys ? coordinate.head * arguments.group : key_head_of(coordinate.head, arguments.group);
@@ -234,7 +234,7 @@ struct Backward {
             });
             transposed_rows.loads.issue(tiles.views[of_values], transposed(buffer));
         };
-        // After it every wave may read the next tile: all of it, or what was committed.
+        // After this, every wave may read the next tile: all of it, or what was committed.
         const auto settle = [&] {
             if constexpr (direct) wait_vector_memory<0>();
             if constexpr (of_keys && !pointwise) statistics = next_statistics;
@@ -283,7 +283,7 @@ struct Backward {
         zero(gradient);
         const Range range(mask, begin, begin + config.rows());
         if (range.first / columns * columns < range.past) stream(range.first / columns * columns, range.past);
-        // Read again: in the loop before, scalar registers are short.
+        // Read again, since scalar registers are scarce in the preceding loop.
         const Arguments results = reload_arguments<Arguments>();
         mul(gradient, gradient, of_values ? value_scale<config.dropout>(results) : results.scale);
         const TensorArgument& to = of_values ? results.grad_v : of_keys ? results.grad_k : results.grad_q;

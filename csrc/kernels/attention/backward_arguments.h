@@ -1,64 +1,64 @@
-// kernels/attention/backward_arguments.h: what the host hands to the kernels of attention's gradients, by value.
+// kernels/attention/backward_arguments.h: the arguments that the host passes to the kernels of the attention backward, by value.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "arguments.h"
 
 namespace hipkittens::attention {
 
-// Whose gradients a kernel adds up: all of them, or where heads are large those of one side, which fit in the registers
+// Which gradients a kernel accumulates: all of them or, for large heads, those of one side, which fit in the registers
 // together with the rows themselves.
 enum class GradientTarget { keys, values, queries, one_pass };
 
-// Rows of the statistics come in whole blocks of this many queries, blocks of keys have as many.
+// Rows of statistics come in whole blocks of this many queries; blocks of keys have the same size.
 inline constexpr int statistics_block = 64;
 
-// What is known of a query before its scores are; a block has all of the first, then all of the second, and so on.
+// Precomputed per-query statistics. A block stores all values of the first kind, then all of the second, and so on.
 enum class Statistic {
-    start,  // -LSE, base 2, with the sink: where its exponents start. Without keys, or beyond the last query, no_start
-    delta,     // dLSE - sum(dO O): what dP is added to
-    norm,      // of its row of dO, times the sum of P: less than 1 where there is a sink
-    dq_delta,  // the same of |delta|: with the norm, what bounds dQ
+    start,  // -LSE, base 2, including the sink: the offset of the exponents. no_start without keys or past the last query
+    delta,     // dLSE - sum(dO O): added to dP
+    norm,      // norm of its row of dO, times the sum of P, which is less than 1 with a sink
+    dq_delta,  // the same for |delta|: with the norm, it bounds dQ
     count,
 };
-inline constexpr float no_start = -__builtin_inff();  // makes P 0
+inline constexpr float no_start = -__builtin_inff();  // makes P zero
 constexpr int64_t statistic_index(Statistic statistic, int64_t row) {
     constexpr uint64_t block = statistics_block, kinds = static_cast<uint64_t>(Statistic::count);
-    // A signed quotient is rounded towards zero, which takes more instructions.
+    // A signed quotient rounds towards zero, which takes more instructions.
     const auto from_zero = static_cast<uint64_t>(row);
     return static_cast<int64_t>((from_zero / block * kinds + static_cast<uint64_t>(statistic)) * block +
                                 from_zero % block);
 }
 
-// Statistics of a sequence begin on a whole block, and end with one. Sequence b of a packed batch begins at this row: blocks
-// never overlap, since a length grows by less than one block when rounded up.
+// The statistics of a sequence begin and end on whole blocks. Sequence b of a packed batch begins at this row: blocks never
+// overlap, since rounding up grows a length by less than one block.
 constexpr int64_t statistics_row(int64_t first, int batch) {
     return (first / statistics_block + batch) * statistics_block;
 }
 
-// All kernels of the backward take this; each has its own order of workgroups.
+// Arguments of all kernels of the backward; each kernel has its own order of workgroups.
 struct BackwardArguments {
     TensorArgument q, k, v, out, grad_out;
     TensorArgument grad_q, grad_k, grad_v;  // written
-    const float* lse;       // [batch, heads, n_q], or [heads, rows_q] of packed sequences; without sinks
+    const float* lse;       // [batch, heads, n_q], or [heads, rows_q] for packed sequences; without sinks
     const float* grad_lse;  // the same, or null
-    float* statistics;      // per head those of `statistics_rows` rows
-    // Of heads, or null: sinks and their gradients, and the part of these that each block of the statistics adds.
+    float* statistics;      // per head, `statistics_rows` rows
+    // Per head, or null: sinks, their gradients, and the contribution of each statistics block to these gradients.
     const float* sinks;
     float *grad_sinks, *sink_partials;
-    // Of kernels that add up dQ in memory; else null. Per head `statistics_rows` rows as wide as the kernel's tiles; per key
-    // head the bounds of `blocks_per_key_head` blocks (dq_accumulator.h).
+    // For kernels that accumulate dQ in memory; otherwise null. Per head, `statistics_rows` rows as wide as the kernel's
+    // tiles; per key head, the bounds of `blocks_per_key_head` blocks (dq_accumulator.h).
     int32_t* dq_accumulator;
     float* key_bounds;
-    // Where a group's query heads are split, each split a workgroup's (split_partials.h).
+    // If a group's query heads are split, with one workgroup per split (split_partials.h).
     float* split_partials;
     int64_t floats_per_split;
     Mask mask;
     PackedSequences packed;
-    WorkgroupOrder order;             // of the rows whose gradients a kernel makes
-    int32_t heads, group;             // of the queries; query heads per key head
-    int32_t heads_per_split, splits;  // of a group; one split of all heads in other kernels
-    // Of the one pass. A tile of keys meets the same queries of all heads before the next queries; and of each 2 x turn
-    // workgroups, the first ones take queries from the last to the first. 0: none do.
+    WorkgroupOrder order;             // of the rows whose gradients a kernel computes
+    int32_t heads, group;             // heads of the queries; query heads per key head
+    int32_t heads_per_split, splits;  // of a group; other kernels have one split with all heads
+    // For the one-pass kernel: a tile of keys processes the same queries of all heads before the next queries; and of
+    // every 2 x turn workgroups, the first half takes queries from the last to the first. turn = 0: none does.
     int32_t heads_inside;
     uint32_t turn;
     int32_t head_dim, value_dim;
@@ -66,14 +66,14 @@ struct BackwardArguments {
     int32_t dq_width;         // columns of the accumulator
     int32_t key_tiles;        // blocks of keys of the longest sequence
     float scale, scale_log2;  // scale_log2 is not 0
-    Dropout dropout;          // of kernels that drop
+    Dropout dropout;          // for kernels with dropout
     ScoreTermArguments terms;
 };
 constexpr Sequence sequence_of(int batch, const BackwardArguments& arguments) {
     return sequence_of(batch, arguments.mask, arguments.packed);
 }
 
-// The row of the statistics at which those of a head of the queries begin, for this sequence.
+// The row at which the statistics of a query head begin, for this sequence.
 constexpr int64_t first_statistics_row(const BackwardArguments& arguments, const Sequence& sequence,
                                        int batch, int head) {
     return (sequence.batch * arguments.heads + head) * arguments.statistics_rows +

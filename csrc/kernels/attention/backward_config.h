@@ -1,4 +1,4 @@
-// kernels/attention/backward_config.h: what is fixed when a kernel of attention's gradients is compiled.
+// kernels/attention/backward_config.h: the compile-time configuration of an attention backward kernel.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "backward_arguments.h"
@@ -9,7 +9,7 @@ namespace hipkittens::attention {
 struct BackwardConfig {
     GradientTarget gradient_of;
     ElementType input;
-    int head_dim;  // of the tiles; any smaller one that is a multiple of 8 runs with the rest of a row masked
+    int head_dim;  // of the tiles; any smaller multiple of 8 runs with the rest of the row masked
     int waves;
     int stream_rows;  // of the other side, in LDS at a time
     ScoreTerms terms;
@@ -24,9 +24,9 @@ inline constexpr int delta_threads = 256;
 struct SinksConfig {
     int threads;
 };
-// Of the tiles of the kernels that add up dQ in memory.
+// Tiles of the kernels that accumulate dQ in memory.
 inline constexpr int largest_one_pass_head_dim = 128;
-// The convert kernel's workgroups take 32 keys of dK or dV, so many columns each.
+// Each workgroup of the convert kernel processes 32 keys of dK or dV, with this many columns.
 inline constexpr int convert_columns = 64;
 constexpr int convert_workgroups(int width) { return 4 * width / convert_columns; }
 

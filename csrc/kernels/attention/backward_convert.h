@@ -1,4 +1,4 @@
-// kernels/attention/backward_convert.h: dQ from its accumulator, dK and dV from their split partials.
+// kernels/attention/backward_convert.h: converts dQ from its accumulator, and dK and dV from their split partials.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../element_of.h"
@@ -9,9 +9,9 @@
 
 namespace hipkittens::attention {
 
-// Workgroups take blocks of queries, and after them pieces of blocks of keys where a group's heads were split. A lane takes 8
-// elements of a row at a time. Whole lines are read and written: where the accumulator's order is another than the
-// result's, lanes exchange through LDS.
+// Workgroups process blocks of queries and, after them, pieces of blocks of keys if the heads of a group were split. A lane
+// processes 8 elements of a row at a time. Reads and writes cover whole cache lines: where the order of the accumulator
+// differs from that of the result, lanes exchange data through LDS.
 template <ElementConfig config>
 struct ConvertKernel {
     using T = typename element_of<config.element>::value;
@@ -28,7 +28,7 @@ struct ConvertKernel {
         return reinterpret_cast<Run*>(row_of<T>(tensor, sequence.batch, head, row) + col);
     }
 
-    // Neighbouring lanes read neighbouring rows, which are neighbours in the accumulator, and write neighbouring columns.
+    // Adjacent lanes read adjacent rows, which are adjacent in the accumulator, and write adjacent columns.
     KITTENS_DEVICE static void of_queries(const BackwardArguments& arguments,
                                           const TileCoordinate& coordinate) {
         const Sequence sequence = sequence_of(coordinate.batch, arguments.mask, arguments.packed);
@@ -43,11 +43,11 @@ struct ConvertKernel {
             return arguments.statistics[statistic_index(which, row_of_all + row)];
         };
         const float bound = bounds.bound(statistic(Statistic::norm), statistic(Statistic::dq_delta));
-        // What is not finite cannot be accumulated as integers; it was NaN or infinite somewhere.
+        // A non-finite value cannot be accumulated as an integer; some input was NaN or infinite.
         const float factor = bound < __builtin_inff() ? arguments.scale : __builtin_nanf("");
         const int exponent = bound_exponent(bound) - dq_bits;
         const int32_t* accumulator = arguments.dq_accumulator + row_of_all * arguments.dq_width;
-        // Runs of a row, and those of as many rows that follow each other, are in different banks.
+        // The runs of a row, and those of the same number of consecutive rows, are in different banks.
         static __attribute__((shared,
                               aligned(16))) Run lds[statistics_block * largest_one_pass_head_dim / per_lane];
         const uint32_t runs = arguments.dq_width / per_lane;
@@ -90,7 +90,7 @@ struct ConvertKernel {
             partial_index(row, col);
         using Half = vec<float, per_lane / 2>;
         Half low{}, high{};
-        // So many loads are in flight at a time.
+        // Number of loads in flight at a time.
 #pragma clang loop unroll_count(4)
         for (int split = 0; split < arguments.splits; ++split, partial += arguments.floats_per_split) {
             low += *reinterpret_cast<const Half*>(partial);

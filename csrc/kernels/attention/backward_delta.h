@@ -1,4 +1,4 @@
-// kernels/attention/backward_delta.h: per query, what its gradients need besides P and dP.
+// kernels/attention/backward_delta.h: the per-query values that the gradients need in addition to P and dP.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../element_of.h"
@@ -8,8 +8,8 @@
 
 namespace hipkittens::attention {
 
-// Workgroups take blocks of queries, and after them blocks of keys where dQ is added up in memory (dq_accumulator.h). Sixteen
-// lanes take a row, 8 elements each at a time.
+// Workgroups process blocks of queries and, after them, blocks of keys where dQ is accumulated in memory (dq_accumulator.h).
+// Sixteen lanes share a row, with 8 elements per lane at a time.
 template <ElementConfig config>
 struct DeltaKernel {
     using T = typename element_of<config.element>::value;
@@ -20,11 +20,11 @@ struct DeltaKernel {
     using Values = vec<T, per_lane>;
     using Matrix = global_matrix<const T>;
 
-    // Of the lane's elements of two rows.
+    // Reductions over the lane's elements of a row of each of the two tensors.
     struct Row {
         float product = 0, first_square = 0, second_largest = 0;
     };
-    // Rows beyond the last read nothing: with a row stride of 0 the bounds alone would not stop them.
+    // Rows past the last one read nothing: with a row stride of 0, the buffer bounds alone would not prevent it.
     KITTENS_DEVICE static Row row_of(const Matrix& of_first, const Matrix& of_second, int begin, int number) {
         const buffer first = of_first.window(begin, 0).view(), second = of_second.window(begin, 0).view();
         const uint32_t first_row = number * static_cast<uint32_t>(of_first.row_bytes()),
@@ -51,15 +51,15 @@ struct DeltaKernel {
         return row;
     }
 
-    // How the keys of a query share its output with the sink.
+    // How the output of a query is divided between its keys and the sink.
     struct Shares {
-        float start, keys, sink;  // -LSE of all, base 2; what P of all keys add up to, and P of the sink
+        float start, keys, sink;  // -LSE including the sink, base 2; the sum of P over all keys, and P of the sink
     };
     KITTENS_DEVICE static Shares shares_of(const BackwardArguments& arguments, float lse, int head) {
         constexpr float log2_e = 1.4426950408889634f;
         const float of_keys = log2_e * lse;
         if (!arguments.sinks) return {-of_keys, 1, 0};
-        // Infinite or not, a sink so large leaves nothing to the keys.
+        // Infinite or not, a sink this large leaves nothing to the keys.
         constexpr float largest = 0x1p100f;
         const float of_sink = smaller(log2_e * arguments.sinks[head], largest),
                     base = larger(of_keys, of_sink);
@@ -117,7 +117,7 @@ struct DeltaKernel {
         if (arguments.sinks)
             store_sink_partial(of_sink, arguments.sink_partials + statistics / statistics_block);
     }
-    // The sum of the first of every 16 lanes, in their order.
+    // The sum over the first lane of every 16, in their order.
     KITTENS_DEVICE static void store_sink_partial(float of_sink, float* partial) {
         static __attribute__((shared)) float of_rows[rows_per_pass];
         if (thread_id() % lanes == 0) of_rows[thread_id() / lanes] = of_sink;

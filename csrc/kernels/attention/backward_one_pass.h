@@ -7,9 +7,9 @@
 
 namespace hipkittens::attention {
 
-// A workgroup has a tile of keys, 32 of them to a wave, and goes over the queries of some heads, 64 or 32 in each step. dV and
-// dK stay in registers. dS is exchanged among the waves through LDS for dQ, which is added in memory as integers
-// (dq_accumulator.h), so that the order of workgroups does not matter. Here is what the loops of both targets share:
+// A workgroup has a tile of keys, 32 per wave, and iterates over the queries of some heads, 64 or 32 per step. dV and dK stay
+// in registers. dS is exchanged between the waves through LDS for dQ, which is added in memory as integers (dq_accumulator.h),
+// so that the order of workgroups does not matter. This file contains the part shared by the loops of both targets:
 // backward_one_pass_direct.h (gfx950), backward_one_pass_through_registers.h (gfx942).
 template <BackwardConfig config>
 struct OnePass : OnePassStep<config> {
@@ -22,15 +22,15 @@ struct OnePass : OnePassStep<config> {
     using typename Base::Accumulator, typename Base::Fragment, typename Base::QueryColumns,
         typename Base::Shape, typename Base::Step, typename Base::T;
 
-    // Keys and values pass through LDS before the first step, their gradients after the last.
+    // Keys and values pass through LDS before the first step, their gradients after the last one.
     using KeyTile = st<T, keys, head_dim, direct ? Access::rows_and_columns_32 : Access::rows>;
     using KeyLoads = global_to_shared<KeyTile, config.threads(), forward_fill>;
 
-    // Through registers, half of the waves load Q and the others dO.
+    // Through registers, half of the waves load Q and the other half load dO.
     RowTiles<direct ? 2 : 1, queries> tiles;
-    int64_t dq_step;  // from a step's dQ to that of the next in the inner loop, in bytes
-    // Where a step's queries are half of a block of statistics: from one step's to the next's that begins a block. All of a kind
-    // follow each other in a block: its halves are nearer to each other than to the next one's.
+    int64_t dq_step;  // bytes from the dQ of a step to that of the next one in the inner loop
+    // If the queries of a step are half a statistics block: the distance from the statistics of a step to those of the next one that begins
+    // a block. All values of one kind are contiguous in a block, so its halves are closer to each other than to those of the next block.
     static constexpr bool whole_block = queries == statistics_block;
     static_assert(whole_block || 2 * queries == statistics_block);
     int64_t statistics_step;
@@ -53,7 +53,7 @@ struct OnePass : OnePassStep<config> {
             v[n.value] = lds_read<Fragment>(lds + values_at + at);
         });
     }
-    // `at`: LDS for the workgroup's rows.
+    // `at`: LDS for the rows of the workgroup.
     KITTENS_DEVICE void store(const Accumulator (&gradient)[columns], int at,
                               const TensorArgument& destination, int head_dim_used, float factor) const {
         using Stager = output_stager<tile_rows<KeyTile>>;
@@ -65,7 +65,7 @@ struct OnePass : OnePassStep<config> {
                                           [&](vec<float, 4> run) { return narrowed<T>(run * factor); });
         const int row = first_key + lane / Stager::vectors_per_row, col = lane % Stager::vectors_per_row * 8;
         T* to = row_of<T>(destination, sequence.batch, coordinate.head, sequence.first_k) + col;
-        // All are read before the first is stored: behind a branch each would be waited for.
+        // All are read before the first is stored: after a branch, each read would be waited for separately.
         constexpr int passes = wave_keys / Stager::rows_per_pass;
         b128 runs[passes];
         for_each_index<passes>([&](auto n) {
@@ -83,7 +83,7 @@ struct OnePass : OnePassStep<config> {
     KITTENS_DEVICE static bool streams_do(auto i) { return direct ? i.value : wave_id() >= config.waves / 2; }
     KITTENS_DEVICE void next_rows() {
         tiles.next([](auto i) {
-            // Read again: in the loop, scalar registers are short.
+            // Read again, since scalar registers are scarce in the loop.
             const auto again = reload_arguments<BackwardArguments>();
             return gradient_head_bytes<T, true>(again, streams_do(i));
         });
@@ -101,7 +101,7 @@ struct OnePass : OnePassStep<config> {
         if constexpr (config.terms != ScoreTerms::none)
             step.slope_log2 = slope_log2_of(again.terms, coordinate.batch, head_of_batch(step, again));
     }
-    // To the rows that are being loaded.
+    // Advances to the rows that are being loaded.
     KITTENS_DEVICE void advance(Step& step) const {
         const Step here = step;
         step.head = tiles.head(), step.row = tiles.row;
@@ -111,7 +111,7 @@ struct OnePass : OnePassStep<config> {
                                : statistics_step - (step.row & tiles.row_step & queries) *
                                                        ((statistics_bytes / 4 - statistics_block) / queries);
         if (__builtin_expect(tiles.turned, false)) {
-            // Past the last step statistics are loaded again.
+            // Past the last step, the same statistics are loaded again.
             step.dq = here.dq, step.statistics = here.statistics;
             if (!tiles.ended()) turn(step, here.row);
         }
@@ -138,7 +138,7 @@ struct OnePass : OnePassStep<config> {
         const auto tensor_of = [&](auto i) {
             const TensorArgument &q = arguments.q, &grad = arguments.grad_out;
             const bool is_do = streams_do(i);
-            // Values, not a choice of addresses to load from, which would keep the arguments in memory.
+            // Values, not a choice between addresses to load from, which would keep the arguments in memory.
             return TensorArgument{is_do ? grad.data : q.data, is_do ? grad.batch_stride : q.batch_stride,
                                   is_do ? grad.row_stride : q.row_stride,
                                   is_do ? grad.head_stride : q.head_stride};
@@ -165,12 +165,12 @@ struct OnePass : OnePassStep<config> {
         now = next;
         dq_destination = now.dq;
     }
-    // With the loads of the first step in flight, so that all are waited for once.
+    // Issued while the loads of the first step are in flight, so that there is a single wait for all of them.
     KITTENS_DEVICE void load_bounds() {
         bounds = bounds_of(arguments, sequence, coordinate.batch, coordinate.head);
         if constexpr (config.dropout) draws.start(arguments.dropout);
     }
-    // compute() makes `next` the following step and loads the rows of the one that comes `ahead` steps later.
+    // compute() advances `next` to the following step and loads the rows of the step that comes `ahead` steps later.
     template <int ahead, class Compute>
     KITTENS_DEVICE void for_each_step(const Compute& compute) {
         const Mask& mask = sequence.mask;
@@ -187,7 +187,7 @@ struct OnePass : OnePassStep<config> {
                 this->weights.slope_log2 = now.slope_log2;
                 this->weights.distance = now.row + lane_away;
             }
-            // Without branches, which would split the loop's scheduling region.
+            // Without branches, which would split the scheduling region of the loop.
             masked = some_invisible_rows | (now.row < first_clear) | (last_clear < now.row);
             visible = {of_key.left == unlimited ? unlimited : of_key.left - now.row, of_key.span};
             compute();
@@ -198,7 +198,7 @@ struct OnePass : OnePassStep<config> {
     KITTENS_DEVICE static int dq_query() { return wave_id() / columns * 32; }
     KITTENS_DEVICE static int dq_column() { return wave_id() % columns * 32; }
 
-    // loop(commit_keys): over the queries that some of the keys are visible to, with the keys and values on their way to LDS.
+    // loop(commit_keys): over the queries that see any of the keys, with the keys and values on their way to LDS.
     template <int keys_at, int values_at, class Loop>
     KITTENS_DEVICE void run(const Loop& loop) {
         const Mask& mask = sequence.mask;
@@ -226,7 +226,7 @@ struct OnePass : OnePassStep<config> {
         }
         const auto results = reload_arguments<BackwardArguments>();
         if constexpr (config.dropout) {
-            // Again: with the draws' seed they would be too many scalars in the loop.
+            // Computed again: together with the seed for dropout, they would be too many scalars in the loop.
             coordinate = coordinate_of_workgroup(workgroup_id_x(), results.order);
             sequence = sequence_of(coordinate.batch, results.mask, results.packed);
         }

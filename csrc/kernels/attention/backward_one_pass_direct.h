@@ -1,11 +1,11 @@
-// kernels/attention/backward_one_pass_direct.h: the one pass of a target that loads to LDS and transposes what it reads.
+// kernels/attention/backward_one_pass_direct.h: the one-pass backward for a target that loads directly to LDS and transposes when reading.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "backward_one_pass.h"
 
 namespace hipkittens::attention {
 
-// gfx950: a step's rows are loaded directly to LDS, one or two steps ahead, and read both ways.
+// gfx950: the rows of a step are loaded directly to LDS, one or two steps ahead, and read in both orientations.
 template <BackwardConfig config>
 struct OnePassDirect : OnePass<config> {
     using Base = OnePass<config>;
@@ -20,8 +20,8 @@ struct OnePassDirect : OnePass<config> {
     using DsTile = st<T, keys, queries, Access::columns_32_written_in_runs>;
     using Loads = global_to_shared<Tile, threads, Fill::direct>;
 
-    // Buffers, each with a tile of Q, one of dO and their statistics; two of dS. A step of small heads is shorter than loads
-    // may take.
+    // Buffers, each with a tile of Q, one of dO and their statistics; and two buffers of dS. With small heads, a step is
+    // shorter than loads may take.
     static constexpr int tiles_ahead = head_dim > 64 ? 1 : 2, buffers = tiles_ahead + 1;
     static constexpr int buffer_bytes = 2 * Tile::bytes + statistics_bytes, ds_at = buffers * buffer_bytes,
                          lds_bytes = ds_at + 2 * DsTile::bytes, keys_at = ds_at - buffer_bytes,
@@ -29,23 +29,23 @@ struct OnePassDirect : OnePass<config> {
     static_assert(KeyTile::bytes <= buffer_bytes && KeyTile::bytes <= 2 * DsTile::bytes);
     static_assert(lds_bytes <= target.lds_bytes);
 
-    // Operands are read from LDS so many products before theirs, and waited for by fours.
+    // Operands are read from LDS this many products ahead, and waited for in groups of four.
     static constexpr int ahead = 8, ring = 10, group = 4;
     static_assert(products % ring == 0 && products % group == 0, "a step ends as it began");
     static constexpr int dv_first = Base::first_of(Product::dv), dq_first = Base::first_of(Product::dq);
-    // Here the step's tile has been read and dS written; every wave may read both others then.
+    // At this slot, the step's tile has been read and dS written; from here on every wave may read the other buffers of both.
     static constexpr int barrier_slot = dq_first - ahead;
-    // The 16 registers of 32 queries in as many slots as a product has: exponentials of S from the second after its last one
-    // on; then P is converted, and dS made of it.
+    // The 16 registers of 32 queries are spread over as many slots as a product has: exponentials of S from the second slot
+    // after its last step on; then P is converted, and dS is computed from it.
     static constexpr int registers_per_slot = per_lane / pieces, exponents = pieces + 2,
                          ds_first = exponents + pieces + (pieces > 4), apart = 2 * pieces;
-    // dQ of the last step is added where the arithmetic above leaves room: most of it before the barrier, the rest before the
-    // products that need the registers.
+    // dQ of the previous step is added where the arithmetic above leaves room: most of it before the barrier, the rest before
+    // the products that need the registers.
     static constexpr int early = dq_registers * 5 / 8, early_first = dv_first + pieces;
-    // Each load of the next tiles has a slot, before all of these.
+    // Each load of the next tiles has its own slot, ahead of all of these.
     static constexpr int issues = 2 * Loads::passes;
-    // Statistics are the next step's, loaded in this one by the first wave. In flight at the barrier is what was asked for behind
-    // all that the next step reads: rows for later steps, and what was added to dQ.
+    // Statistics are those of the next step, loaded in this step by the first wave. In flight at the barrier is everything issued
+    // after the last load that the next step reads: rows for later steps, and additions to dQ.
     static constexpr load_pipeline<3> memory{products,
                                              {{0, barrier_slot + 1, 0, 1},
                                               {issues, barrier_slot + 1, tiles_ahead - 1, issues},
@@ -71,7 +71,7 @@ struct OnePassDirect : OnePass<config> {
                         high = lds_read_transposed<T>(data + stepped_offset<Of>(lane_at, row + step, col));
         return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
     }
-    // Operands of a lane in one of the buffers; which: 0 of Q, 1 of dO.
+    // A lane's operands in one of the buffers; which: 0 for Q, 1 for dO.
     struct Buffer {
         shared_byte* lds;
         uint32_t row_major_at, transposed_at, ds_at;
@@ -90,7 +90,7 @@ struct OnePassDirect : OnePass<config> {
             return read_transposed<DsTile>(lds + OnePassDirect::ds_at, ds_at, key, 4, query);
         }
     };
-    // parity: which dS.
+    // parity: which of the two dS buffers.
     KITTENS_DEVICE Buffer buffer_at(int number, int parity) const {
         return {lds, row_major_at + number * buffer_bytes, transposed_at + number * buffer_bytes,
                 ds_read_at + parity * DsTile::bytes};
@@ -99,7 +99,7 @@ struct OnePassDirect : OnePass<config> {
         if constexpr (buffers == 2) return buffer ^ steps;
         return buffer + steps < buffers ? buffer + steps : buffer + steps - buffers;
     }
-    // LDS instructions that read the operands of products first .. past-1.
+    // Number of LDS instructions that read the operands of products first .. past-1.
     static constexpr int reads_between(int first, int past) {
         int reads = 0;
         for (int i = first; i < past; ++i) reads += i % products < dv_first ? 1 : 2;
@@ -111,7 +111,7 @@ struct OnePassDirect : OnePass<config> {
         lds_write(vec<T, 4>(e % 8 ? operand.hi : operand.lo),
                   lds + ds_at + stepped_offset<DsTile>(to, 0, half * 32 + Base::query_of(e)));
     }
-    // Those of the queries in a buffer, from `at` on.
+    // The statistics of the queries in a buffer, from `at` on.
     KITTENS_DEVICE auto statistics_in(int buffer, uint32_t at) const {
         return [=, this](Statistic which, int query) {
             return lds_read<float>(lds + (at_buffer(buffer, 2) + at + query * 4) +
@@ -131,7 +131,7 @@ struct OnePassDirect : OnePass<config> {
         const uint32_t ds_to = ds_write_at + parity * DsTile::bytes;
         interleave<products>(
             work<in_slot{0}>([&](auto) {
-                // To the rows of the next step, then of the one that is loaded; where they are the same, the other way round.
+                // Advances to the rows of the next step, then to those being loaded; if the two are the same, in the opposite order.
                 if constexpr (tiles_ahead == 1) this->next_rows();
                 this->advance(this->next);
                 if constexpr (tiles_ahead == 2) this->next_rows();
@@ -153,7 +153,7 @@ struct OnePassDirect : OnePass<config> {
             work<in_slot{dq_first}>([&](auto) { this->use_dq_statistics(); }),
             work<in_slot{0}>([&](auto) { this->statistics = this->next_statistics; }),
             work<every_slot{dq_first, products, registers_per_slot}>([&](auto n) { this->start_dp(n); }),
-            // Those of the next fours may be in flight.
+            // The reads of the following groups of four may be in flight.
             work<spread{products / group, 0, products}>([&](auto n) {
                 constexpr int i = n.value * group;
                 wait_lds<reads_between(i + group, i + ahead)>();
@@ -227,7 +227,7 @@ struct OnePassDirect : OnePass<config> {
             compute(buffer, buffers == 2 ? buffer : parity);
             buffer = later(buffer, 1), parity ^= 1;
         });
-        // Loads past the last tile write zeros, which the gradients' way out must not meet; behind them only dQ was added to.
+        // Loads past the last tile write zeros, which must not hit the gradients being staged out; only additions to dQ follow them.
         if constexpr (tiles_ahead > 1) wait_vector_memory<dq_registers>();
         for_each_index<dq_registers>([&](auto n) { this->add_dq(n); });
     }

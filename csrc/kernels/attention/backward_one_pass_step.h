@@ -11,7 +11,7 @@
 
 namespace hipkittens::attention {
 
-// Items of each half of a step's queries: those of half h in slots `apart` x h further on.
+// Items for each half of a step's queries: those of half h are shifted by `apart` x h slots.
 template <class Placement>
 struct each_half {
     Placement of_half;
@@ -23,11 +23,11 @@ struct each_half {
     }
 };
 
-// For 64 or 32 queries and a wave's 32 keys:
+// For 64 or 32 queries and the 32 keys of a wave:
 //     S = Q K^T, P = exp(S - LSE), dP = dO V^T, dS = P (dP + delta), dV += P^T dO, dK += dS^T Q, dQ = dS K.
-// Occupancy is one: only independent matrix instructions of the same wave hide its latencies. A step is therefore slots of
-// one matrix instruction each, and the LDS reads of later ones and the arithmetic between products are placed in them. Here
-// are the items; how queries come to LDS differs between the targets, and with it the placement.
+// Occupancy is one: only independent matrix instructions of the same wave hide its latencies. A step is therefore divided
+// into slots of one matrix instruction each, in which the LDS reads for later ones and the arithmetic between products are
+// placed. This file defines the items; how queries get to LDS differs between the targets, and with it the placement.
 template <BackwardConfig config>
 struct OnePassStep {
     using T = typename element_of<config.input>::value;
@@ -44,11 +44,11 @@ struct OnePassStep {
     using Shape = rt_32x32;
     static constexpr int per_lane = 16;
     static constexpr int columns = head_dim / 32, halves = queries / 32;
-    // dQ is tiles of 32 x 32: those of the waves side by side along the head's columns, then along the queries.
+    // dQ is made of 32 x 32 tiles: those of the waves are side by side along the head's columns, then along the queries.
     static constexpr int dq_tiles = halves * columns / config.waves, dq_registers = dq_tiles * per_lane,
                          key_steps = keys / 16;
 
-    // A product of 32 queries is `pieces` matrix steps with K = 16. gfx942's instructions take half of that.
+    // A product of 32 queries takes `pieces` matrix steps with K = 16. gfx942's instructions have half of that K.
     enum class Product { s, dp, dv, dk, dq };
     struct MatrixStep {
         Product product;
@@ -57,8 +57,8 @@ struct OnePassStep {
     static constexpr int pieces = head_dim / 16, products = 5 * halves * pieces,
                          instructions = direct ? 1 : 2, slots = instructions * products;
     static_assert(dq_tiles * key_steps == halves * pieces);
-    // S and dP of a half of the queries in turn, then the others. On gfx942 dQ is that of the step before, and its time is what
-    // P and dS of this one take.
+    // S and dP of one half of the queries after the other, then the other products. On gfx942, dQ is that of the previous step,
+    // and covers the time that P and dS of this step take.
     static constexpr MatrixStep matrix_step(int i) {
         constexpr int all = halves * pieces;
         constexpr Product after_dp[] = {Product::dv, Product::dk, Product::dq};
@@ -82,7 +82,7 @@ struct OnePassStep {
         int head, row;            // of the first query; heads are counted over all batches
         float slope_log2;         // of the head, with score terms
         const float* statistics;  // of the queries
-        char* dq;                 // their accumulator
+        char* dq;                 // the accumulator of these queries
     };
 
     const BackwardArguments& arguments;
@@ -92,17 +92,17 @@ struct OnePassStep {
     int first_key;  // of the wave
     Fragment k[pieces], v[pieces], k_transposed[key_steps];
     Accumulator dk[columns], dv[columns], dq[dq_tiles];
-    Accumulator p[halves], ds[halves];  // P is made of S, dS of dP, each in its registers
+    Accumulator p[halves], ds[halves];  // P overwrites S and dS overwrites dP, each in the same registers
     Weights<config.terms, halves * per_lane> weights;
     Fragment p_operand[halves][2], ds_operand[halves][2];
-    // Of the query of register lane % 16 of S, in the next step and in this one; of this lane's query of dQ.
+    // For the query of register lane % 16 of S, in the next step and in this one; then for this lane's query of dQ.
     struct Statistics {
         float start[halves], delta[halves];
     } next_statistics, statistics;
     float dq_delta[dq_tiles], dq_norm[dq_tiles], dq_factor[dq_tiles];
     KeyBounds bounds;
     uint32_t dq_statistic_at, dq_at;  // of the lane
-    char* dq_destination;             // of the step whose dQ is added
+    char* dq_destination;             // of the step whose dQ is being added
     Step now, next;
     bool masked;
     Visible visible;  // to the lane's key, if masked
@@ -114,7 +114,7 @@ struct OnePassStep {
           coordinate(coordinate_of_workgroup(workgroup_id_x(), arguments.order)),
           sequence(sequence_of(coordinate.batch, arguments.mask, arguments.packed)) {}
 
-    // The operand from LDS of matrix step i.
+    // The LDS operand of matrix step i.
     template <int i, class Queries>
     KITTENS_DEVICE static Fragment read(const Queries& from) {
         constexpr MatrixStep at = matrix_step(i);
@@ -154,16 +154,16 @@ struct OnePassStep {
             mma(dq[half], from_lds, k_transposed[n], n == 0);
     }
 
-    // gfx942 has the rows in LDS in an order that makes queries neighbours (tile_key). The upper half of the wave is `upper`
-    // queries further on.
+    // On gfx942, the order of rows in LDS makes a lane's queries adjacent (tile_key). The upper half of the wave is `upper`
+    // queries further.
     using QueryColumns = choose<direct, Shape, KeyColumns>;
     static constexpr int query_of(int e) { return row_layout(QueryColumns::value(), 0, e).col; }
     static constexpr int upper = direct ? 4 : 8;
 
-    // What dP of the next step is added to.
+    // Initial value of dP in the next step.
     KITTENS_DEVICE void start_dp(auto n) {
         constexpr int half = n.value / per_lane, e = n.value % per_lane;
-        // Not with dropout: make_ds adds it.
+        // Not with dropout, where make_ds adds it.
         ds[half][e] = config.dropout ? 0.0f : broadcast_in_16<e>(next_statistics.delta[half]);
     }
     KITTENS_DEVICE void make_p(auto n) {
@@ -184,7 +184,7 @@ struct OnePassStep {
                              draws.limit);
         }
     }
-    // Two registers of an accumulator as an operand.
+    // Converts two registers of an accumulator to an operand.
     template <int e>
     KITTENS_DEVICE static void convert(vec<float, 2> pair, Fragment (&operand)[2]) {
         auto low = narrowed<T>(pair);
@@ -217,14 +217,14 @@ struct OnePassStep {
         if constexpr (direct) prevent_vectorization(pair);
         convert<e>(pair, ds_operand[half]);
     }
-    // A register of dQ goes to memory, in the order in which the accumulator has it (dq_accumulator.h).
+    // Adds one register of dQ to memory, in the layout of the accumulator (dq_accumulator.h).
     KITTENS_DEVICE void add_dq(auto n) const {
         constexpr int tile = n.value / per_lane, e = n.value % per_lane;
         atomic_add(dq_destination + tile * columns * dq_tile_bytes + e * wave_lanes * 4, dq_at,
                    static_cast<int32_t>(dq[tile][e] * dq_factor[tile]));
     }
 
-    // read(statistic, query) of the queries of a lane's registers, and of this lane's query of dQ.
+    // read(statistic, query) for the queries of a lane's registers, and for this lane's query of dQ.
     template <class Read>
     KITTENS_DEVICE void load_statistics(const Read& read) {
         for (int half = 0; half < halves; ++half) {

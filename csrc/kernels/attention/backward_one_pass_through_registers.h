@@ -1,4 +1,4 @@
-// kernels/attention/backward_one_pass_through_registers.h: the one pass of a target whose loads to LDS go through registers.
+// kernels/attention/backward_one_pass_through_registers.h: the one-pass backward for a target that loads to LDS through registers.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "backward_one_pass.h"
@@ -6,8 +6,8 @@
 
 namespace hipkittens::attention {
 
-// gfx942: a step's rows are loaded two steps ahead, and committed to LDS both ways where those of the step before have been
-// read (queries_through_registers.h).
+// gfx942: the rows of a step are loaded two steps ahead, and committed to LDS in both orientations once those of the
+// previous step have been read (queries_through_registers.h).
 template <BackwardConfig config>
 struct OnePassThroughRegisters : OnePass<config> {
     using Base = OnePass<config>;
@@ -23,14 +23,14 @@ struct OnePassThroughRegisters : OnePass<config> {
 
     static constexpr int dq_first = Base::first_of(Product::dq), dv_first = Base::first_of(Product::dv),
                          dk_first = Base::first_of(Product::dk);
-    // Operands are read from LDS so many products before theirs.
+    // Operands are read from LDS this many products ahead.
     static constexpr int ahead = 4, ring = 5;
     static_assert(products % ring == 0, "a step ends as it began");
-    // Barriers: when all waves have read the row-major tiles and the last dS, and when all have read the transposed ones. In
-    // between the first are replaced, after that the second.
+    // Barriers: when all waves have read the row-major tiles and the last dS, and when all have read the transposed tiles.
+    // The row-major tiles are replaced between the two barriers, the transposed ones after the second.
     static constexpr int first_barrier = 2 * (dv_first - ahead) + 1,
                          second_barrier = 2 * (products - ahead) + 1;
-    // Operands are read in the first slot of a product: behind a barrier, but not right before it, which waits for all reads.
+    // Operands are read in the first slot of a product: after a barrier, but not right before it, since the barrier waits for all reads.
     struct operand_reads {
         bool fenced = false;
         constexpr int size() const { return products; }
@@ -56,7 +56,7 @@ struct OnePassThroughRegisters : OnePass<config> {
     KITTENS_DEVICE OnePassThroughRegisters(const BackwardArguments& arguments, shared_byte* lds)
         : Base(arguments, lds), rows(lds) {}
 
-    // Those of a step's queries, in memory from `first` on; `lane_at`: the lane's first one.
+    // The statistics of a step's queries, in memory from `first` on; `lane_at`: the first one of the lane.
     template <class Index>
     KITTENS_DEVICE static auto statistics_in(const float* first, Index lane_at) {
         return [=](Statistic which, int query) {
@@ -91,7 +91,7 @@ struct OnePassThroughRegisters : OnePass<config> {
             work<Base::each(in_slot{exponents + 16}, 4 * pieces)>([&](auto half) { this->mask_p(half); }),
             work<Base::each(spread{per_lane, exponents, exponents + 16}, 4 * pieces)>(
                 [&](auto n) { this->make_p(n); }),
-            // The next step's rows: transposed, what dP is added to, and row-major; then the loads of those after.
+            // The next step's rows: transposed, the initial values of dP, and row-major; then the loads of the rows after those.
             work<spread{Rows::columns, 1, 16}>(
                 [&](auto n) { rows.loads.template commit_column<n.value>(rows.transposed_tile); }),
             work<spread{halves * per_lane, 0, 16}>([&](auto n) { this->start_dp(n); }),
@@ -145,7 +145,7 @@ struct OnePassThroughRegisters : OnePass<config> {
         load_statistics();
         this->next_rows();
         issue();
-        // Here, or the compiler has every step wait as if it were the first.
+        // Waited for here; otherwise the compiler makes every step wait as if it were the first.
         wait_vector_memory<Rows::rows>();
         barrier();
         for_each_index<ahead>([&](auto n) { fragments[n.value] = this->template read<n.value>(rows); });

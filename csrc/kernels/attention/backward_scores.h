@@ -1,4 +1,4 @@
-// kernels/attention/backward_scores.h: which queries see a key, P of a score, and dS of P and dP.
+// kernels/attention/backward_scores.h: which queries see a key, P from a score, and dS from P and dP.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
@@ -13,7 +13,7 @@ namespace hipkittens::attention {
 
 using namespace kittens;
 
-// Queries first .. past-1 that some of keys begin .. end-1 are visible to; keys from n_k on do not count.
+// Queries first .. past-1 that see any of keys begin .. end-1; keys from n_k on are ignored.
 struct QueryRange {
     int first, past;
 
@@ -26,7 +26,7 @@ struct QueryRange {
         first = mask.earliest_query(begin);
         past = begin < mask.n_k ? mask.furthest_query(begin, end < mask.n_k ? end : mask.n_k) + 1 : 0;
     }
-    // Do all of keys begin .. end-1 see all of queries query .. query+count-1?
+    // Whether all of keys begin .. end-1 are visible to all of queries query .. query+count-1.
     KITTENS_DEVICE static bool all_visible(const Mask& mask, int begin, int end, int query, int count) {
         return mask.first_query(end - 1) <= query && query + count - 1 <= mask.last_query(begin);
     }
@@ -36,20 +36,20 @@ struct QueryRange {
     }
 };
 
-// `start` is -LSE, base 2. S does not start from it: sums of products would be rounded in its units. One fused step cancels
-// what both have in common.
+// `start` is -LSE, base 2. S is not initialized with it, because partial sums would then be rounded at its magnitude. One
+// fused step cancels what the two have in common.
 KITTENS_DEVICE float exponential(float score, float scale_log2, float start) {
     return exponential_base_2(__builtin_fmaf(score, scale_log2, start));
 }
 
-// P of the products of a step, and with score terms what dS is made of beside it. `count`: registers of a lane.
+// P from the products of a step and, with score terms, the additional values that dS needs. `count`: registers per lane.
 template <ScoreTerms terms, int count>
 struct Weights {
     float slope_log2;               // of the head
-    float distance;                 // from the step's first place to the lane's row, of either sign
-    vec<float, count> derivatives;  // with a softcap: of scores by scale q k
+    float distance;                 // from the first position of the step to the lane's row, with either sign
+    vec<float, count> derivatives;  // with a softcap: derivatives of scores with respect to scale q k
 
-    // From the product in register n, whose column is so many behind the step's first one.
+    // From the product in register n; its column is `column` past the first one of the step.
     template <int n>
     KITTENS_DEVICE float p(const BackwardArguments& arguments, float product, float start, int column) {
         if constexpr (terms == ScoreTerms::none) {
@@ -69,7 +69,7 @@ struct Weights {
     }
 };
 
-// P of a product, or of weights without a softmax what stands for it: for the gradient of V the weight, else its derivative.
+// P of a product. For pointwise weights: the weight in the gradient of V, otherwise its derivative.
 template <int n, bool of_values, ScoreTerms terms, int count>
 KITTENS_DEVICE float p_of(Weights<terms, count>& weights, const BackwardArguments& arguments, float product,
                           float start, int column) {
@@ -80,7 +80,7 @@ KITTENS_DEVICE float p_of(const SiluWeights& weights, const BackwardArguments&, 
     return of_values ? weights.weight(product) : weights.derivative(product);
 }
 
-// What sums of P^T dO are multiplied by.
+// The factor applied to sums of P^T dO.
 template <bool dropout>
 KITTENS_DEVICE float value_scale(const BackwardArguments& arguments) {
     return dropout ? arguments.dropout.scale : 1.0f;
@@ -101,7 +101,7 @@ KITTENS_DEVICE global_matrix<const T> gradient_operand(const BackwardArguments& 
         return key_matrix<T>(second ? arguments.v : arguments.k, sequence, head, size);
 }
 
-// From one head of it to the next.
+// Bytes from one head of it to the next.
 template <class T, bool of_queries, class Arguments>
 KITTENS_DEVICE int64_t gradient_head_bytes(const Arguments& arguments, bool second) {
     const int64_t elements = of_queries ? second ? arguments.grad_out.head_stride : arguments.q.head_stride
@@ -110,7 +110,7 @@ KITTENS_DEVICE int64_t gradient_head_bytes(const Arguments& arguments, bool seco
     return elements * static_cast<int64_t>(sizeof(T));
 }
 
-// Of one query.
+// For one query.
 struct QueryStatistics {
     float start, delta;
 };
@@ -120,15 +120,15 @@ KITTENS_DEVICE void load_statistics(QueryStatistics& statistics, const float* al
     if constexpr (with_delta) statistics.delta = all[statistic_index(Statistic::delta, row)];
 }
 
-// Slots of `items` of all the items between `first` and `past` of them, at least one.
+// The share of `slots` that belongs to `items` of `all` items, starting at item `first`; at least one slot.
 constexpr spread_late share_of(int slots, int all, int first, int items) {
     if (!items) return {0, 0, 0, true};
     const int begin = first * slots / all, past = (first + items) * slots / all;
     return {items, begin, past > begin ? past : begin + 1, true};
 }
 
-// P is never negative, so a sign can say that it was dropped: it adds nothing to dV, and its dP is zero. Eight
-// neighbouring registers from `first` on; a word below the limit drops.
+// P is never negative, so its sign can mark dropped elements: they add nothing to dV, and their dP is zero.
+// Processes eight adjacent registers from `first` on; a word below the limit drops.
 template <class Registers>
 KITTENS_DEVICE void mark_dropped(Registers& p, int first, const DropoutDraws::Words& words, uint32_t limit) {
 #pragma unroll
@@ -148,7 +148,7 @@ KITTENS_DEVICE void mark_dropped(Registers& p, const DropoutDraws& draws, uint32
                      draws.limit);
     }
 }
-// dS of such a P.
+// dS for a P marked this way.
 KITTENS_DEVICE float ds_of_dropped(float p, float dp, float delta, float dropout_scale) {
     const bool dropped = __builtin_bit_cast(int32_t, p) < 0;
     const float kept = __builtin_fmaf(dp, dropout_scale, delta);

@@ -1,4 +1,4 @@
-// kernels/attention/backward_sinks.h: the gradients of sinks from what each block of queries adds to them.
+// kernels/attention/backward_sinks.h: the gradients of sinks from the contributions of the blocks of queries.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "backward_config.h"
@@ -6,8 +6,8 @@
 
 namespace hipkittens::attention {
 
-// With P_s = exp(sink - LSE), dsink = sum over all queries of -P_s sum(dO O). A workgroup takes a head; the order of its sum is
-// always the same.
+// With P_s = exp(sink - LSE), dsink = sum over all queries of -P_s sum(dO O). A workgroup processes one head; the order of its
+// sum is always the same.
 template <SinksConfig config>
 struct SinksKernel {
     static constexpr int threads = config.threads, waves_per_simd = 1, lds_bytes = 0;

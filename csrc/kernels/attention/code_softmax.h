@@ -1,4 +1,4 @@
-// kernels/attention/code_softmax.h: a softmax of scores that come tile by tile, whose weights become 8-bit floats.
+// kernels/attention/code_softmax.h: online softmax of scores that arrive tile by tile, with weights quantized to 8-bit floats.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/float8.h"
@@ -8,19 +8,19 @@ namespace hipkittens::attention {
 
 using namespace kittens;
 
-// One query per lane, its keys spread over lanes l and l ^ 32. Weights are 2^(score - reference): the reference stays below the largest
-// score by between `least` and `most`, so that the largest weight of a row lies near the largest code and small ones above the least
-// one. What the reference is divides out at the end.
+// One query per lane, with its keys spread over lanes l and l ^ 32. Weights are 2^(score - reference). The reference stays below the
+// largest score by between `least` and `most`, so that the largest weight of a row is close to the largest 8-bit value and small
+// weights stay above the smallest one. The reference cancels at the end.
 struct CodeSoftmax {
-    // 2^most is the largest power of two among the codes. The reference is raised when the largest weight would pass it, and then so far
-    // that it does not have to be for each new maximum: that costs small weights 2 of 17 (gfx942) or 16 bits below the largest.
+    // 2^most is the largest representable power of two. The reference is raised when the largest weight would exceed it, and then far
+    // enough that not every new maximum raises it again: this costs small weights 2 of 17 (gfx942) or 16 bits below the largest.
     static constexpr float most = target.number == 942 ? 7.0f : 8.0f, least = most - 2;
     static_assert(1 << static_cast<int>(most) <= largest_fp8 && 2 << static_cast<int>(most) > largest_fp8);
 
     float reference = -__builtin_inff();
     float sum = 0;  // of this lane's keys only
 
-    // Before the products of a tile are made weights, and after the PV products of all earlier ones. Scores are `scale` times products.
+    // Call before the products of a tile become weights, and after the PV products of all earlier tiles. Scores are `scale` times products.
     template <class Products, class Output>
     KITTENS_DEVICE void raise_reference(const Products& products, float scale, Output& output) {
         float largest = products[0];
@@ -35,9 +35,9 @@ struct CodeSoftmax {
             mul(output, output, factor);
         }
     }
-    // The weights of 32 products as codes, in their order.
+    // The weights of 32 products as 8-bit floats, in the same order.
     KITTENS_DEVICE vec<int, 8> weights(vec<float, 32>& products, float scale) {
-        // A query that has seen no key yet: 2^(-inf - 0), not 2^(-inf + inf).
+        // A query that has not seen a key yet: 2^(-inf - 0), not 2^(-inf + inf).
         const float base = reference == -__builtin_inff() ? 0.0f : reference;
         vec<int, 8> codes;
         vec<float, 2> sums = {0.0f, 0.0f};  // one instruction adds to both

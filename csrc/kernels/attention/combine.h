@@ -1,4 +1,4 @@
-// kernels/attention/combine.h: one result from those of the splits of the keys.
+// kernels/attention/combine.h: combines the results of the splits of the keys.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
@@ -12,7 +12,7 @@ namespace hipkittens::attention {
 using namespace kittens;
 
 // Split p has out_p = sum over its keys of exp(s) v / exp(lse_p), so that out = sum of exp(lse_p - lse) out_p. Splits are
-// added in their order, whichever was computed first. One that saw no key has lse -inf and has no weight.
+// added in ascending order, no matter which was computed first. A split that saw no key has lse -inf and weight zero.
 template <ElementConfig config>
 struct CombineKernel {
     using T = typename element_of<config.element>::value;

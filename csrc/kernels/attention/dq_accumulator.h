@@ -8,14 +8,14 @@ namespace hipkittens::attention {
 
 using namespace kittens;
 
-// Workgroups add to dQ in memory in whatever order they run. Floats would round differently each time; integers do not
-// round. A query's unit is the power of two that the whole sum cannot exceed by more than dq_bits: as
-// P_j >= 0 add up to w, which is 1, or less where there is a sink, |sum_j P_j (dO v_j - delta) k_j| <= max|k| w (|dO|_2 max|v|_2 +
-// |delta|), an upper bound for each element of dQ. That leaves a factor of 2 for rounded P and statistics.
+// Workgroups add to dQ in memory in whatever order they run. Floats would round differently each time; integer additions do not
+// round. The unit of a query is a power of two chosen so that the whole sum cannot exceed 2^dq_bits units: as P_j >= 0 add up to
+// w, which is 1, or less with a sink, |sum_j P_j (dO v_j - delta) k_j| <= max|k| w (|dO|_2 max|v|_2 + |delta|) is an upper bound
+// for each element of dQ. This leaves a factor of 2 for rounded P and statistics.
 inline constexpr int dq_bits = 30;
 
-// In memory a block of 64 queries is tiles of 32 x 32, side by side along a row first. A tile has the order of an accumulator in
-// row layout: 16 registers, each of 64 lanes.
+// In memory, a block of 64 queries consists of 32 x 32 tiles, first side by side along a row. A tile is stored in the order of a
+// row-layout accumulator: 16 registers, each of 64 lanes.
 inline constexpr int dq_tile_bytes = 32 * 32 * 4;
 constexpr int dq_index(int row, int col, int width) {
     return (row / 32 * (width / 32) + col / 32) * 1024 + (col % 32 / 8 * 4 + col % 4) * 64 +
@@ -23,7 +23,7 @@ constexpr int dq_index(int row, int col, int width) {
 }
 
 struct KeyBounds {
-    float k, v;  // of a sequence and head: the largest element of K, and the largest norm of a row of V
+    float k, v;  // for a sequence and head: the largest element of K, and the largest norm of a row of V
 
     KITTENS_DEVICE void include(KeyBounds other) {
         k = larger(k, other.k);
@@ -37,13 +37,13 @@ struct KeyBounds {
         include({exchange_16(k), exchange_16(v)});
         include({exchange_32(k), exchange_32(v)});
     }
-    // Of |dQ| of a query.
+    // The bound of |dQ| of a query.
     KITTENS_DEVICE float bound(float norm, float dq_delta) const {
         return k * __builtin_fmaf(norm, v, dq_delta);
     }
 };
 
-// The first workgroups take blocks of queries, those behind them what is done for the keys.
+// The first workgroups process blocks of queries, the following ones the work for the keys.
 template <class Kernel>
 KITTENS_DEVICE void run_blocks(const BackwardArguments& arguments) {
     const WorkgroupOrder& order = arguments.order;
@@ -61,7 +61,7 @@ KITTENS_DEVICE TileCoordinate block_of_keys(const BackwardArguments& arguments, 
             static_cast<int>(head_of_all / key_heads), 0, head_of_all};
 }
 
-// The first block of keys of a sequence and key head, of all there are.
+// The index of the first block of keys of a sequence and key head, among all blocks.
 KITTENS_DEVICE int64_t first_block_of_keys(const BackwardArguments& arguments, const Sequence& sequence,
                                            int batch, int key_head) {
     const int64_t head = sequence.batch * key_head_of(arguments.heads, arguments.group) + key_head;
@@ -73,7 +73,7 @@ KITTENS_DEVICE KeyBounds* bounds_at(const BackwardArguments& arguments, const Se
     return reinterpret_cast<KeyBounds*>(arguments.key_bounds) +
            first_block_of_keys(arguments, sequence, batch, key_head);
 }
-// Of all of them, by one wave.
+// The bounds over all its blocks, computed by one wave.
 KITTENS_DEVICE KeyBounds bounds_of(const BackwardArguments& arguments, const Sequence& sequence, int batch,
                                    int key_head) {
     const KeyBounds* blocks = bounds_at(arguments, sequence, batch, key_head);
@@ -85,7 +85,7 @@ KITTENS_DEVICE KeyBounds bounds_of(const BackwardArguments& arguments, const Seq
     return all;
 }
 
-// The exponent of a query's unit is dq_bits below it.
+// The exponent of a query's unit is this minus dq_bits.
 KITTENS_DEVICE int bound_exponent(float bound) {
     const int exponent = binary_exponent(bound);
     return exponent < -90 ? -90 : exponent;

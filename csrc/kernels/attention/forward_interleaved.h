@@ -1,4 +1,4 @@
-// kernels/attention/forward_interleaved.h: QK^T, softmax, PV and LDS reads of neighbouring chunks of keys, interleaved.
+// kernels/attention/forward_interleaved.h: QK^T, softmax, PV and LDS reads of neighboring chunks of keys, interleaved.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "forward_wave.h"
@@ -6,11 +6,11 @@
 
 namespace hipkittens::attention {
 
-// A wave goes over chunks of 32 keys. Chunk c multiplies Q by the keys of chunk c + 1 and P by the values of chunk c - 1
-// while it takes the exponentials of chunk c and reads the keys of chunk c + 2 and the values of chunk c from LDS: nothing in a
-// chunk depends on anything else in it, so that matrix cores, vector units and LDS work at once, whatever the other wave of
-// the SIMD does. There is one barrier for each tile of keys. Two waves share a SIMD: of one workgroup of eight, or of two
-// workgroups of four that never wait for each other.
+// A wave iterates over chunks of 32 keys. Chunk c multiplies Q by the keys of chunk c + 1 and P by the values of chunk c - 1
+// while it computes the exponentials of chunk c and reads the keys of chunk c + 2 and the values of chunk c from LDS. Nothing
+// in a chunk depends on anything else in it, so matrix cores, vector units and LDS work at the same time, whatever the other
+// wave of the SIMD does. There is one barrier per tile of keys. Two waves share a SIMD: either of one workgroup of eight, or of
+// two workgroups of four that never wait for each other.
 template <ForwardConfig config>
 struct InterleavedForward : ForwardWave<config> {
     using Wave = ForwardWave<config>;
@@ -19,11 +19,11 @@ struct InterleavedForward : ForwardWave<config> {
     using Wave::all, Wave::arguments, Wave::direct, Wave::keys, Wave::output, Wave::own, Wave::query,
         Wave::weights;
     static_assert(!config.dropout && config.head_dim == config.value_dim, "the simple schedule has these");
-    // Tiles in LDS: those that are read, and those in flight. At the barrier of tile t, loads are issued for the keys of tile
-    // t + 2 and the values of tile t + 2. Through registers, values are committed to LDS a barrier later: t + 1.
+    // Tiles in LDS: those being read, and those in flight. At the barrier of tile t, loads are issued for the keys of tile t
+    // + 2 and the values of tile t + 2. Through registers, values are committed to LDS one barrier later: t + 1.
     static constexpr int key_tiles = 2, value_tiles = direct ? 3 : 2;
     static constexpr int key_bytes = key_tiles * KeyTile::bytes, value_bytes = value_tiles * ValueTile::bytes;
-    // Queries come through LDS as well, where later values will be.
+    // Queries also pass through LDS, in the space later used by values.
     using Staged = StagedQueries<T, config.waves, config.head_dim>;
     static constexpr int query_offset = key_bytes + ValueTile::bytes,
                          query_end = Wave::queries_through_lds ? query_offset + Staged::bytes : 0;
@@ -33,18 +33,18 @@ struct InterleavedForward : ForwardWave<config> {
 
     static constexpr int chunk = 32;
     static_assert(keys == 2 * chunk, "a tile is two chunks");
-    // Matrix steps of a chunk: over head_dim for S; over keys, and over head_dim inside, for O.
+    // Matrix steps of a chunk: over head_dim for S; for O, over keys with head_dim as the inner loop.
     static constexpr int steps = config.head_dim / 16, columns = config.head_dim / 32;
     static constexpr int pairs = 8;  // of a lane's scores in a chunk
 
-    // Slots of the loop, which is a tile: of each half, the PV steps and then the QK^T steps. The barrier stands where LDS
-    // reads of the tile before have had time to complete.
+    // Slots of the loop, whose body is one tile: for each half, the PV steps followed by the QK^T steps. The barrier is
+    // placed where LDS reads of the previous tile have had time to complete.
     static constexpr int slots = 4 * steps, barrier_step = steps / 4, barrier_slot = steps + barrier_step;
     static constexpr int key_loads_per_tile = Keys::Loads::loads_per_wave,
                          value_loads_per_tile = Values::Loads::loads_per_wave,
                          refill_items = direct ? key_loads_per_tile + value_loads_per_tile : 4;
     static constexpr spread refill_slots{refill_items, barrier_slot + 1, 3 * steps};
-    // Keys are needed from the second half of the tile before on, values from the barrier of their own tile on.
+    // Keys are needed from the second half of the previous tile on, values from the barrier of their own tile on.
     static constexpr load_pipeline<2> loads{slots,
                                             {{barrier_slot + 1, -2 * steps, 2, key_loads_per_tile},
                                              {barrier_slot + 1, barrier_slot + 1, 2, value_loads_per_tile}}};
@@ -55,7 +55,7 @@ struct InterleavedForward : ForwardWave<config> {
     using Fragment = typename Keys::Reader::Fragment;
     using Pair = vec<float, 2>;
 
-    // A ring of tiles in LDS.
+    // The offset in a ring of LDS tiles.
     template <class Tile, int tiles>
     struct RingOffset {
         uint32_t value = 0;
@@ -77,7 +77,7 @@ struct InterleavedForward : ForwardWave<config> {
     buffer view;  // of the loads that are being issued
     typename Keys::Reader key_reader;
     typename Values::Reader value_reader;
-    Fragment fragments[steps];  // of keys, then of values, one after the other in the same registers
+    Fragment fragments[steps];  // of keys, then of values, which reuse the same registers
     Scores s[2];
     Probabilities p[2];
     Pair exponentials, previous_exponentials;  // of a pair of scores
@@ -122,8 +122,8 @@ struct InterleavedForward : ForwardWave<config> {
         destination.tiles[0][pair / 4][pair % 4 * 2 + 1] = rounded[1];
     }
 
-    // What follows a barrier: loads of keys, then of values; through registers, those issued after the barrier before are
-    // committed to LDS first.
+    // The items after a barrier: loads of keys, then of values; through registers, the loads issued after the previous
+    // barrier are first committed to LDS.
     template <int item>
     KITTENS_DEVICE void refill() {
         if constexpr (direct) {
@@ -145,14 +145,14 @@ struct InterleavedForward : ForwardWave<config> {
             value_fill.advance();
         }
     }
-    // What is read until the next barrier is in LDS for all waves, and what they have read may be overwritten.
+    // Everything read until the next barrier is then in LDS for all waves, and everything they have read may be overwritten.
     KITTENS_DEVICE void wait_and_barrier() {
         wait<loads_in_flight, 0>();
         s_barrier();
     }
 
-    // A softmax step is half a pair: both exponents and the first exponential; the second exponential, and, a pair later,
-    // the sum and the conversion.
+    // A softmax step is half a pair: both exponents and the first exponential; then the second exponential and, one pair
+    // later, the sum and the conversion.
     template <int item>
     KITTENS_DEVICE void softmax_step(const Scores& scores, Probabilities& probabilities, Pair& sum) {
         constexpr int pair = item / 2;
@@ -170,18 +170,18 @@ struct InterleavedForward : ForwardWave<config> {
         }
     }
 
-    // Chunk `half` of the tile at `key`. `first`: there is no chunk before it; `last`: none behind it.
+    // Chunk `half` of the tile at `key`. `first`: there is no previous chunk; `last`: there is no next chunk.
     template <int half, bool first, bool last>
     KITTENS_DEVICE void attend(int key) {
         constexpr int pv_begin = half * 2 * steps, qk_begin = pv_begin + steps, qk_end = qk_begin + steps;
         constexpr int begin = first ? qk_begin : pv_begin, end = last ? qk_begin : qk_end;
         constexpr every_slot pv{pv_begin, qk_begin}, qk{qk_begin, qk_end}, fences{begin, end, 1, true};
         constexpr in_slot barrier{barrier_slot};
-        // S comes out of the matrix core a while after its last step.
+        // The matrix core delivers S some time after its last step.
         constexpr spread softmax_steps{2 * pairs, begin + 1, end};
         constexpr every_slot key_reads{pv_begin, last ? pv_begin : qk_begin};
-        // Values replace keys in registers, each fragment behind the QK^T step that used it; in a tile's first half not
-        // before the barrier, which the first ones are `delayed` by.
+        // Values replace keys in registers, each fragment after the QK^T step that used it; in the first half of a tile
+        // not before the barrier, which delays the first `delayed` of them.
         constexpr int values_begin = last ? pv_begin : qk_begin, delayed = half == 0 ? barrier_step + 1 : 0;
         constexpr every_slot value_reads{values_begin + delayed, values_begin + steps},
             delayed_value_reads{values_begin + delayed, values_begin + 2 * delayed};
@@ -220,10 +220,10 @@ struct InterleavedForward : ForwardWave<config> {
             v_source = Wave::template tiles_of<typename Values::Loads>(v);
             key_loads.init_offsets(k.row_bytes(), arguments.head_dim);
             value_loads.loads.init_offsets(v.row_bytes());
-            // Tiles that this wave has work in; it sees nothing beyond.
+            // Tiles in which this wave has work; it sees nothing past them.
             const int past = own.past < all.past ? own.past : all.past;
             int mine = uniform(past > key ? (past - key + keys - 1) / keys : 0);
-            int left = k_source.left - mine;  // tiles that only others have work in
+            int left = k_source.left - mine;  // tiles in which only other waves have work
             prologue();
             if (mine > 0) {
                 start(key);
@@ -236,12 +236,12 @@ struct InterleavedForward : ForwardWave<config> {
                 attend<1, false, true>(key + chunk);
                 for_each_index<steps>([&](auto at) KITTENS_INLINE { mma_pv<at.value>(p[1]); });
             }
-            // This wave helps to load them.
+            // This wave still helps to load them.
             for (; left > 0; --left) {
                 wait_and_barrier();
                 for_each_index<refill_items>([&](auto piece) KITTENS_INLINE { refill<piece.value>(); });
             }
-            // The output is staged in LDS: no load of any wave may be in flight to it.
+            // The output is staged in LDS: no load of any wave to it may be in flight.
             if constexpr (direct) wait_vector_memory<0>();
         }
         barrier();
@@ -249,7 +249,7 @@ struct InterleavedForward : ForwardWave<config> {
             lds + wave_id() * (lds_bytes / config.waves / 16 * 16));
     }
 
-    // What the barriers of two tiles before the first would have issued.
+    // Issues what the barriers of two tiles before the first one would have issued.
     KITTENS_DEVICE void prologue() {
         if constexpr (direct) {
             if constexpr (Wave::queries_through_lds)

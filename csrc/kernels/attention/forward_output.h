@@ -1,4 +1,4 @@
-// kernels/attention/forward_output.h: rows of O in LDS, from where they are stored as whole cache lines.
+// kernels/attention/forward_output.h: rows of O in LDS, from which they are stored as whole cache lines.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
@@ -8,7 +8,7 @@ namespace hipkittens::attention {
 using namespace kittens;
 
 // 32 rows of one wave, of 128 bytes or a multiple of 256 (output_stager.h). Runs of four columns are permuted within 128
-// bytes, the width of LDS for writes, so that neighbouring rows of one column have no bank conflicts.
+// bytes, the width of LDS for writes, so that adjacent rows of one column have no bank conflicts.
 template <class T, int columns>
 struct OutputRows {
     using element = T;
@@ -17,16 +17,16 @@ struct OutputRows {
     using Stager = output_stager<OutputRows>;
     static_assert(is_16bit<T> && (row_bytes == 128 || row_bytes % 256 == 0), "16 bytes are two runs");
 
-    // A phase of writes covers 16 neighbouring rows at one column; one of reads every other run of 256 (gfx950: 512)
-    // neighbouring bytes. Of two addresses that share a bank there, the permutations differ in their lowest bit.
+    // A phase of writes covers 16 adjacent rows at one column; a phase of reads covers every other run of 256 (gfx950:
+    // 512) contiguous bytes. For two addresses in it that share a bank, the permutations differ in their lowest bit.
     KITTENS_DEVICE static constexpr int offset(int lane_row, int step, int lane_byte, int run) {
         const int row = lane_row + step, byte = lane_byte + run;
         const int number = row ^ (row_bytes == 128 ? row >> 1 & 1 : (byte >> 7 ^ byte >> 8) & 1);
         return row * row_bytes + (byte ^ number % (window / run_bytes) * run_bytes);
     }
 
-    // Columns first .. of the output go to `out`, where lane 0's row is row 0; rows from rows_left and columns from
-    // cols_left on are left out.
+    // Stores columns first .. of the output to `out`, where row 0 is lane 0's row; rows from rows_left on and
+    // columns from cols_left on are skipped.
     template <class Output>
     KITTENS_DEVICE static void store(const Output& output, int first, shared_byte* lds, T* out,
                                      int64_t row_stride, int rows_left, int cols_left) {

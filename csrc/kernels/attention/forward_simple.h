@@ -1,4 +1,4 @@
-// kernels/attention/forward_simple.h: load the next tile of keys and values, attend to this one, barrier.
+// kernels/attention/forward_simple.h: loads the next tile of keys and values, attends to the current one, barrier.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "forward_wave.h"
@@ -81,7 +81,7 @@ struct SimpleForward : ForwardWave<config> {
                 key_loads.loads.issue_prepared(k_tiles.next(), key_tile(buffer));
                 value_loads.loads.issue_prepared(v_tiles.next(), value_tile(buffer));
             };
-            // After it every wave may read the tiles whose loads were issued.
+            // After this, every wave may read the tiles whose loads were issued.
             auto wait_and_barrier = [&](int buffer) {
                 if constexpr (direct) {
                     wait_vector_memory<0>();
@@ -105,7 +105,7 @@ struct SimpleForward : ForwardWave<config> {
                 buffer = next;
             }
         }
-        barrier();  // everyone has read the last tile
+        barrier();  // all waves have read the last tile
         Wave::template store<lds_bytes / config.waves>(lds + wave_id() * (lds_bytes / config.waves));
     }
 };

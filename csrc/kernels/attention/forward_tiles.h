@@ -1,4 +1,4 @@
-// kernels/attention/forward_tiles.h: how tiles of keys and values travel from memory through LDS to registers.
+// kernels/attention/forward_tiles.h: how tiles of keys and values get from memory through LDS to registers.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
@@ -32,12 +32,12 @@ KITTENS_DEVICE global_matrix<const T> key_matrix(const TensorArgument& tensor,
 
 inline constexpr Fill forward_fill = target.direct_to_lds_bytes == 16 ? Fill::direct : Fill::registers;
 
-// The base of the columns that accumulators of a product with KeyTiles hold, in their order (tile_key).
+// The base shape whose columns match, in order, the accumulators of a product with KeyTiles (tile_key).
 using KeyColumns = rt_32x16;
 
-// Row r of a tile in LDS is key tile_key(r) of the tile: bits 2 and 3 change places. The accumulator of Q K^T gives a
-// lane runs of 4 columns, 8 apart; with its columns in this order they are 8 neighbouring keys, which is what the
-// second product wants of a lane (reference: CDNA3 ISA manual 7.1.4, layouts of 32x32 accumulators and operands).
+// Row r of a tile in LDS is key tile_key(r) of the tile: bits 2 and 3 are swapped. The accumulator of Q K^T gives a
+// lane runs of 4 columns, 8 apart; with the columns in this order they are 8 consecutive keys, which is what the
+// second product needs in a lane (reference: CDNA3 ISA manual 7.1.4, layouts of 32x32 accumulators and operands).
 constexpr int tile_key(int row) { return (row & ~12) | (row & 4) << 1 | (row & 8) >> 1; }
 
 // Columns from valid_cols on read as zero.
@@ -48,7 +48,7 @@ KITTENS_DEVICE void skip_columns(Loads& loads, int valid_cols) {
         if (Loads::position(pass, thread_id()).col >= valid_cols) loads.offsets[pass] = out_of_range;
 }
 
-// Rows of tiles in LDS are powers of two: swizzles are.
+// Rows of LDS tiles have power-of-two widths, as the swizzles require.
 constexpr int tile_width(int columns) {
     int width = 1;
     while (width < columns) width *= 2;
@@ -71,8 +71,8 @@ struct KeyTiles {
     }
 };
 
-// gfx950 transposes in the LDS read, gfx942 on the way into LDS. Columns from the problem's head_dim on are undefined: they
-// stay in their own columns of the output, which are not stored.
+// gfx950 transposes in the LDS read, gfx942 on the way into LDS. Columns from the problem's head_dim on are undefined; they
+// only affect the same columns of the output, which are not stored.
 template <class T, int keys, int head_dim, int threads>
 struct ValueTiles {
     static constexpr bool read_transposed = target.transposed_lds_read;
@@ -109,8 +109,8 @@ struct ValueTiles {
     }
 };
 
-// A wave's own rows, from memory to registers: base tiles side by side as operands of the first product. A lane's row begins
-// `row` bytes into the view; out_of_range: it reads zero. `sign`: bits that are flipped in every pair of elements.
+// Loads a wave's own rows from memory to registers: base tiles side by side, as operands of the first product. The row of a
+// lane begins `row` bytes into the view; out_of_range: it reads zero. `sign`: bits to flip in every pair of elements.
 template <class Tile, int count>
 KITTENS_DEVICE void load_own_rows(Tile (&destination)[count], const buffer& view, uint32_t row, int cols,
                                   uint32_t sign) {
@@ -125,7 +125,7 @@ KITTENS_DEVICE void load_own_rows(Tile (&destination)[count], const buffer& view
             destination[piece].tiles[0][j] = __builtin_bit_cast(typename Tile::fragment, values ^ sign);
         }
 }
-// Rows first .. of a matrix. Those beyond the last read zero, or what their stride of zero repeats.
+// Rows first .. of a matrix. Rows past the last one read zero, or what their stride of zero repeats.
 template <class Tile, int count>
 KITTENS_DEVICE void load_own_rows(Tile (&destination)[count],
                                   const global_matrix<const typename Tile::element>& source, int first,

@@ -1,4 +1,4 @@
-// kernels/attention/forward_wave.h: the 32 rows of queries of one wave: their scores and output.
+// kernels/attention/forward_wave.h: the 32 query rows of one wave, with their scores and output.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../element_of.h"
@@ -15,7 +15,7 @@
 
 namespace hipkittens::attention {
 
-// One row per pair of lanes. All waves of a workgroup go over the same tiles of keys.
+// One row per pair of lanes. All waves of a workgroup iterate over the same tiles of keys.
 template <ForwardConfig config>
 struct ForwardWave {
     using T = typename element_of<config.input>::value;
@@ -40,23 +40,23 @@ struct ForwardWave {
     using Query = rt<T, queries, Keys::step, row_l, rt_32x16>;
     template <int count>
     using Product = rt<float, queries, count, row_l, rt_32x32>;
-    // The product's registers, its columns in the order of the keys (tile_key), as operands of the second product.
+    // The registers of the product, with columns in the order of the keys (tile_key), used as operands of the second product.
     using Scores = rt<float, queries, keys, row_l, rt_32x16>;
     template <int count>
     using Probabilities = rt<T, queries, count, row_l, rt_32x16>;
     using Output = rt<float, queries, value_dim, row_l, rt_32x32>;
 
     const Arguments& arguments;
-    TileCoordinate coordinate;  // of rows of a key head where heads are grouped
+    TileCoordinate coordinate;  // of rows of a key head if heads are grouped
     SequenceOf<choose<pointwise, HistoryMask, Mask>> sequence;
     int first_row, first_query, past_query;  // of the wave; the queries of its rows
-    int own_query, own_head;                 // of the lane's row, where heads are grouped
-    KeyRange all, own;  // the keys that the workgroup loads, and those of them that this wave needs
+    int own_query, own_head;                 // of the lane's row, if heads are grouped
+    KeyRange all, own;  // the keys that the workgroup loads, and the part of them that this wave needs
     Query query[pieces];
     Output output;
     RowWeights weights;
-    DropoutDraws draws;  // of a kernel that drops
-    float slope_log2;    // of a kernel with score terms
+    DropoutDraws draws;  // for a kernel with dropout
+    float slope_log2;    // for a kernel with score terms
 
     KITTENS_DEVICE explicit ForwardWave(const Arguments& arguments)
         : arguments(arguments),
@@ -87,7 +87,7 @@ struct ForwardWave {
             return RowWeights(plain ? arguments.scale_log2 : 1.0f);
     }
 
-    // The query of a row, and the one behind that of the row before `past_row`.
+    // The query of a row, and one past the query of the last row before `past_row`.
     KITTENS_DEVICE int query_of(int row) const { return grouped ? key_head_of(row, arguments.group) : row; }
     KITTENS_DEVICE int query_past(int past_row) const {
         return grouped ? query_of(past_row - 1) + 1 : past_row;
@@ -96,12 +96,12 @@ struct ForwardWave {
     KITTENS_DEVICE global_matrix<const T> queries_of(const TensorArgument& tensor) const {
         return query_matrix<T>(tensor, sequence, coordinate.head, arguments.head_dim);
     }
-    // Of k or v, whose rows have so many elements.
+    // The matrix of k or v, whose rows have `size` elements.
     KITTENS_DEVICE global_matrix<const T> keys_of(const TensorArgument& tensor, int size) const {
         const int key_head = grouped ? coordinate.head : key_head_of(coordinate.head, arguments.group);
         return key_matrix<T>(tensor, sequence, key_head, size);
     }
-    // The tiles of the workgroup's keys.
+    // Iterates over the tiles of the workgroup's keys.
     template <class Loads>
     KITTENS_DEVICE auto tiles_of(const global_matrix<const T>& matrix) const {
         return tiles_of_rows::iterator<keys>(matrix, first_tile_key(), all.past, Loads::lead);
@@ -135,7 +135,7 @@ struct ForwardWave {
                                                    key);
     }
 
-    // Of keys from `key` on.
+    // Applies the terms to the scores of keys from `key` on.
     template <class Products>
     KITTENS_DEVICE void apply_terms(Products& scores, int key) const {
         if constexpr (!plain && !pointwise) {
@@ -146,12 +146,12 @@ struct ForwardWave {
                                                first_query + row + (mask.n_k - mask.n_q) - key);
         }
     }
-    // Scores, or pointwise weights.
+    // Masks scores or pointwise weights.
     KITTENS_DEVICE void mask_scores(Scores& scores, int key) const {
         if (!KeyRange::all_visible(sequence.mask, first_query, past_query, key, keys))
             apply_mask<KeyColumns>(scores, visible_keys(key), pointwise ? 0.0f : -__builtin_inff());
     }
-    // P of keys from `key` on, once it is in the softmax's sum.
+    // Drops elements of P, for keys from `key` on, after P is included in the sum of the softmax.
     KITTENS_DEVICE void drop(Scores& p, int key) const {
         const uint32_t head = coordinate.batch * arguments.order.heads + coordinate.head;
         const Coordinate own = row_layout(Scores::shape::value(), lane_id(), 0);
@@ -165,10 +165,10 @@ struct ForwardWave {
         }
     }
 
-    // Through `lds`: lds_bytes of the wave's own that no load is in flight to.
+    // Stores through `lds`: lds_bytes that belong to the wave alone, with no load to them in flight.
     template <int lds_bytes>
     KITTENS_DEVICE void store(shared_byte* lds) {
-        // Read again: in the loop before, scalar registers are short.
+        // Read again, since scalar registers are scarce in the preceding loop.
         const Arguments arguments = reload_arguments<Arguments>();
         const TileCoordinate coordinate = coordinate_of_head(this->coordinate.head_of_all, arguments.order);
         const int64_t batch = sequence.batch;

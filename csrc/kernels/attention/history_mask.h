@@ -1,28 +1,28 @@
-// kernels/attention/history_mask.h: which rows of a sequence of context, history and targets see which.
+// kernels/attention/history_mask.h: visibility between rows of a sequence made of context, history and targets.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <stdint.h>
 
 namespace hipkittens::attention {
 
-// A sequence attends to itself. Its first `context` rows share the place 0, its rows from first_target on the place behind the
-// last of the others; every other row has a place of its own. Row i sees row j
-//     where i is j;
-//     where the place of i lies behind that of j (without `causal`: is another one), no further than `distance`;
-//     where i has place 0 in a context, and j is no target.
-// That is one interval of rows, and the row itself. With no place left between context and targets (first_target less than
-// context, or 0), a row sees itself alone: this is what AITER's hstu_attention and its model, generative-recommenders, compute.
+// A sequence attends to itself. Its first `context` rows share position 0, its rows from first_target on share the position after
+// the last of the others, and every other row has its own position. Row i sees row j
+//     if i is j;
+//     if the position of i is after that of j (without `causal`: differs from it), by no more than `distance`;
+//     if i has position 0 in a context, and j is not a target.
+// This is one interval of rows plus the row itself. If no position is left between context and targets (first_target less than
+// context, or 0), a row sees only itself: this is what AITER's hstu_attention and its model, generative-recommenders, compute.
 struct HistoryMask {
-    int32_t n_q, n_k;  // the same
+    int32_t n_q, n_k;  // equal
     int32_t context;
-    int32_t first_target;  // n_q: there are none
-    int32_t distance;      // unlimited: any
+    int32_t first_target;  // n_q: there are no targets
+    int32_t distance;      // unlimited: no limit
     int32_t causal;
 
     constexpr bool alone() const { return first_target < (context > 1 ? context : 1); }
     constexpr bool is_target(int row) const { return row >= first_target; }
 
-    // The interval's ends. No later query has an earlier first key.
+    // The ends of the interval. No later query has an earlier first key.
     constexpr int first_key(int query) const {
         if (alone()) return query;
         const int key = (is_target(query) ? first_target : query) - distance;
@@ -37,7 +37,7 @@ struct HistoryMask {
         if (key >= first_target) return n_k - 1;
         return of_context ? first_target - 1 : key;
     }
-    // Beside the first `context` queries, where this is a key that they see.
+    // In addition to the first `context` queries, if they see this key.
     constexpr int first_query(int key) const {
         if (alone() || (causal && key >= context)) return key;
         const int query = (is_target(key) ? first_target : key) - distance;
@@ -51,7 +51,7 @@ struct HistoryMask {
     }
     constexpr bool in_view_of_context(int key) const { return !alone() && !is_target(key); }
 
-    // Of all of rows begin .. past-1: the last key that one of them sees, and the last of which all see those before it.
+    // For rows begin .. past-1: the last key that any of them sees, and the last key of the range that all of them see.
     constexpr int furthest_key(int begin, int past) const {
         const int last = past - 1;
         int key = last;
@@ -65,7 +65,7 @@ struct HistoryMask {
         const int last = past - 1, behind_context = context < begin ? begin : context > last ? last : context;
         return smaller(last_key(begin), smaller(last_key(behind_context), last_key(last)));
     }
-    // Of all of keys begin .. past-1: the first and the last query that sees one of them.
+    // For keys begin .. past-1: the first and the last query that sees any of them.
     constexpr int earliest_query(int begin) const {
         return context > 0 && in_view_of_context(begin) ? 0 : first_query(begin);
     }

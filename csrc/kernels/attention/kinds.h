@@ -29,19 +29,19 @@ struct SinksKernel;
 namespace kinds {
 
 struct forward : Kind<ForwardConfig, ForwardArguments, ForwardKernel> {};
-// Joins the splits of the keys.
+// Combines the splits of the keys.
 struct combine : Kind<ElementConfig, CombineArguments, CombineKernel> {};
 struct backward : Kind<BackwardConfig, BackwardArguments, BackwardKernel> {};
-// The same loops with weights that are no softmax.
+// The same loops with pointwise weights instead of a softmax.
 struct pointwise_forward : Kind<ForwardConfig, PointwiseForwardArguments, ForwardKernel> {};
 struct pointwise_backward : Kind<BackwardConfig, PointwiseBackwardArguments, BackwardKernel> {};
-// Codes in place of 16-bit elements.
+// Quantized values instead of 16-bit elements.
 struct quantized_forward : Kind<QuantizedConfig, QuantizedArguments, QuantizedForward> {};
-// What the gradient kernels need to know of a query beside its rows.
+// The per-query statistics that the gradient kernels need.
 struct delta : Kind<ElementConfig, BackwardArguments, DeltaKernel> {};
 // dQ from its accumulator, dK and dV from their split partials.
 struct convert : Kind<ElementConfig, BackwardArguments, ConvertKernel> {};
-// The gradients of sinks from the parts that delta leaves.
+// The gradients of sinks from the partial sums that delta stores.
 struct sinks : Kind<SinksConfig, BackwardArguments, SinksKernel> {};
 
 }  // namespace kinds

@@ -1,4 +1,4 @@
-// kernels/attention/mask.h: which keys a query sees, and scores without the others.
+// kernels/attention/mask.h: which keys a query sees, and masking of scores of the others.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
@@ -9,7 +9,7 @@ namespace hipkittens::attention {
 
 using namespace kittens;
 
-// Keys first .. past-1 that some of queries begin .. end-1 see; queries from n_q on do not count.
+// Keys first .. past-1 that any of queries begin .. end-1 sees; queries from n_q on are ignored.
 struct KeyRange {
     int first, past;
 
@@ -22,7 +22,7 @@ struct KeyRange {
         first = mask.first_key(begin);
         past = begin < mask.n_q ? mask.furthest_key(begin, end < mask.n_q ? end : mask.n_q) + 1 : 0;
     }
-    // One of several splits: whole tiles of `count` keys, as many for each split but the last ones.
+    // One of several splits: whole tiles of `count` keys, the same number for each split except the last ones.
     KITTENS_DEVICE KeyRange split_of(int split, int splits, int count) const {
         KeyRange range = *this;
         if (splits == 1 || past <= first) return range;
@@ -34,7 +34,7 @@ struct KeyRange {
         if (from + length < range.past) range.past = from + length;
         return range;
     }
-    // Do all of queries begin .. end-1 see all of keys key .. key+count-1?
+    // Whether all of queries begin .. end-1 see all of keys key .. key+count-1.
     KITTENS_DEVICE static bool all_visible(const Mask& mask, int begin, int end, int key, int count) {
         return mask.first_key(end - 1) <= key && key + count - 1 <= mask.last_key(begin);
     }
@@ -44,7 +44,7 @@ struct KeyRange {
     }
 };
 
-// Where runs of `count` keys begin that all of queries begin .. end-1 see, for loops that test often: one comparison.
+// Start positions of runs of `count` keys visible to all of queries begin .. end-1; for loops that test often: one comparison.
 struct FullyVisibleKeys {
     int first;
     uint32_t span;
@@ -57,13 +57,13 @@ struct FullyVisibleKeys {
     KITTENS_DEVICE bool holds(int key) const { return static_cast<uint32_t>(key - first) < span; }
 };
 
-// What one row sees of a run of columns: left .. left + span. One comparison for both sides: columns before the left one
-// wrap around.
+// The part of a run of columns that one row sees: left .. left + span. One comparison covers both sides: columns before
+// the left one wrap around.
 struct Visible {
     int left;
     uint32_t span;
 
-    // Columns left .. right; none when right is less.
+    // Columns left .. right; none if right is less.
     KITTENS_DEVICE static Visible between(int left, int right) {
         const uint32_t span = right < left ? 0 : right - left;
         return {right < left ? unlimited : left, span};
@@ -71,7 +71,7 @@ struct Visible {
     KITTENS_DEVICE bool holds(int column) const { return static_cast<uint32_t>(column - left) <= span; }
 };
 
-// The same with columns before `past_context`, and one more, that are always seen.
+// The same, plus columns before `past_context` and one other column, which are always visible.
 struct VisibleHistory {
     Visible others;
     int own, past_context;
@@ -81,9 +81,9 @@ struct VisibleHistory {
     }
 };
 
-// Replaces invisible elements of a lane's row: -inf for scores, 0 for their exponentials. `Columns`: the base shape in whose
-// order the registers hold columns (tile_key); the vector begins at register `first`. `fence_every`: registers after which a
-// scheduling fence keeps the scheduler from doing all comparisons first, with their results in scalar registers; 0: none.
+// Replaces invisible elements of a lane's row: -inf for scores, 0 for their exponentials. `Columns`: the base shape in whose order
+// the registers hold columns (tile_key); the vector begins at register `first`. `fence_every`: number of registers after which a
+// scheduling fence keeps the scheduler from doing all comparisons first, with their results in scalar registers; 0: no fences.
 template <class Columns, int fence_every = 0, class Vector, class Seen>
 KITTENS_DEVICE void apply_mask(Vector& scores, int first, const Seen& visible, float fill) {
     constexpr int per_lane = Columns::rows * Columns::cols / wave_lanes;
@@ -97,7 +97,7 @@ KITTENS_DEVICE void apply_mask(Vector& scores, int first, const Seen& visible, f
             if (e % fence_every == fence_every - 1) schedule_fence();
     }
 }
-// A tile of one row per lane.
+// For a tile with one row per lane.
 template <class Columns, int fence_every = 0, class Shape, class T, int rows, int cols, class Seen>
 KITTENS_DEVICE void apply_mask(rt<T, rows, cols, row_l, Shape>& scores, const Seen& visible, float fill) {
     using Tile = rt<T, rows, cols, row_l, Shape>;
@@ -107,7 +107,7 @@ KITTENS_DEVICE void apply_mask(rt<T, rows, cols, row_l, Shape>& scores, const Se
         apply_mask<Columns, fence_every>(scores.tiles[0][j], j * Tile::per_lane, visible, fill);
 }
 
-// The keys that this lane's query sees, columns counted from `key`.
+// The keys that this lane's query sees, with columns counted from `key`.
 template <class Columns>
 KITTENS_DEVICE Visible visible_keys(const Mask& mask, int own_query, int key) {
     const int own_col = row_layout(Columns::value(), lane_id(), 0).col;
@@ -120,7 +120,7 @@ KITTENS_DEVICE VisibleHistory visible_keys(const HistoryMask& mask, int own_quer
     return {Visible::between(mask.first_key(own_query) - from, mask.last_key(own_query) - from),
             own_query - from, -unlimited};
 }
-// The queries that this lane's key sees.
+// The queries that see this lane's key.
 template <class Columns>
 KITTENS_DEVICE Visible visible_queries(const Mask& mask, int own_key, int query) {
     const int from = query + row_layout(Columns::value(), lane_id(), 0).col;

@@ -1,4 +1,4 @@
-// kernels/attention/plan_backward.cpp: which kernels of the backward, in which order and memory, with which arguments.
+// kernels/attention/plan_backward.cpp: selects the kernels of the backward, their order, memory and arguments.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@ int64_t statistics_rows(const Problem& p) {
     return divide_up(p.n_q, statistics_block) * statistics_block;
 }
 
-// The smallest variant whose tiles hold the heads; null if none does.
+// The smallest variant whose tiles fit the heads; null if there is none.
 const BackwardVariant* find(const Problem& p, GradientTarget wanted) {
     const BackwardVariant* best = nullptr;
     for (const BackwardVariant& variant : variants<kinds::backward>)
@@ -31,12 +31,12 @@ int64_t blocks_per_key_head(const Problem& p) {
     return divide_up(p.n_k, statistics_block);
 }
 
-// Workgroups that take equally long: how long, and their number.
+// Workgroups with equal run time: that time, and their number.
 struct Walks {
     int64_t clocks, count;
 };
-// No schedule on so many compute units takes less: the mean, and of the k units + 1 longest, k + 1 meet on one unit. The
-// longest are first, and schedules that take them first come close.
+// A lower bound of any schedule on this many compute units: the mean; and, of the k units + 1 longest workgroups, at
+// least k + 1 run on one unit. The walks are sorted longest first, and schedules that take them in that order come close.
 int64_t least_clocks(std::vector<Walks> walks, int64_t units) {
     std::sort(walks.begin(), walks.end(),
               [](const Walks& one, const Walks& other) { return one.clocks > other.clocks; });
@@ -57,8 +57,8 @@ int64_t least_clocks(std::vector<Walks> walks, int64_t units) {
     return least;
 }
 
-// Clocks of the one pass as the cycle model has them (docs/attention_tuning.md): of a workgroup beside its steps, of a step
-// of one query head, and of the convert kernel for the gradients of one workgroup's split.
+// Clocks of the one-pass kernel according to the cycle model (docs/attention_tuning.md): of a workgroup apart from its
+// steps, of a step of one query head, and of the convert kernel for the gradients of one workgroup's split.
 struct KeyClocks {
     int64_t start, step, share;
 };
@@ -70,12 +70,12 @@ KeyClocks clocks_of(int target, const BackwardConfig& config) {
 
 int64_t splits_of_group(const Problem& p, int64_t heads) { return divide_up(group_of(p), heads); }
 
-// How many query heads of a group a workgroup of keys goes over: not all where they would leave compute units idle.
+// How many query heads of a group a workgroup of keys processes: not all if that would leave compute units idle.
 int64_t heads_per_split(const Problem& p, const BackwardVariant* one_pass) {
     if (!one_pass || p.device.batch_invariant) return group_of(p);
     const BackwardConfig& config = one_pass->config;
     const int64_t group = group_of(p), units = p.device.compute_units, most = 4 * units;
-    // The lengths of packed sequences are on the device: as if all were like the longest.
+    // The lengths of packed sequences are on the device; all are treated as if they had the longest length.
     const int64_t sequences = p.first_k ? divide_up(p.rows_k, std::max<int64_t>(1, p.n_k)) : p.batch;
     const int64_t tiles = divide_up(p.n_k, config.rows()), alike = p.key_heads * sequences;
     const Mask mask = mask_of(p);
@@ -100,7 +100,7 @@ int64_t heads_per_split(const Problem& p, const BackwardVariant* one_pass) {
     if (group == 1 || tiles * alike >= most) return group;
     int64_t best = group, least = clocks(group);
     for (int64_t heads = group - 1; heads > 0; --heads) {
-        // As many splits with fewer heads are no shorter.
+        // The same number of splits with fewer heads is no shorter.
         heads = divide_up(group, splits_of_group(p, heads));
         if (tiles * alike * splits_of_group(p, heads) > most) break;
         const int64_t now = clocks(heads);
@@ -109,7 +109,7 @@ int64_t heads_per_split(const Problem& p, const BackwardVariant* one_pass) {
     return best;
 }
 
-// What the kernels of the backward share in memory, in floats from the workspace's beginning.
+// The memory shared by the kernels of the backward, as offsets in floats from the beginning of the workspace.
 struct BackwardWorkspace {
     int64_t dq_accumulator, key_bounds, statistics, sink_partials, split_partials, floats_per_split, end;
 };
@@ -129,7 +129,7 @@ BackwardWorkspace workspace_of(const Problem& p, const BackwardVariant* one_pass
     return at;
 }
 
-// Blocks of queries, and after them some of keys.
+// Blocks of queries, followed by some blocks of keys.
 Launch launch_over_blocks(const char* variant, const Problem& p, BackwardArguments arguments,
                           int64_t query_rows, int64_t key_blocks) {
     const int threads = delta_threads;
@@ -168,7 +168,7 @@ Plan plan_backward(const BackwardProblem& problem, const BackwardChoice& choice)
     if (!problem.lse) refuse("lse has no data");
     if (!problem.workspace) refuse("workspace has no data");
     if (!p.sinks != !problem.grad_sinks) refuse("sinks and their gradients go together");
-    // P of the LSE's gradient adds up to 1, that of the output's to what sinks leave.
+    // For the gradient of the LSE, P adds up to 1; for that of the output, to what sinks leave.
     if (p.sinks && problem.grad_lse) refuse("the gradient of an LSE is a problem of its own, without sinks");
     const int64_t largest_row =
         std::max({rows_q > 1 ? problem.q.row_stride : 0, rows_q > 1 ? problem.out.row_stride : 0,
@@ -240,7 +240,7 @@ Plan plan_backward(const BackwardProblem& problem, const BackwardChoice& choice)
                                arguments.order);
             arguments.order.descending = of_queries;
         }
-        // A mask is causal or not by the longest sequence: where others must not matter, all are taken as if it were.
+        // The longest sequence decides whether a mask is causal. Under batch invariance, all masks are treated as causal.
         if (in_step && (causal || p.device.batch_invariant)) {
             arguments.heads_inside = split_heads > 1 && !p.slopes;
             arguments.turn = p.device.batch_invariant ? UINT32_MAX : p.device.compute_units;

@@ -1,4 +1,4 @@
-// kernels/attention/plan_forward.cpp: which variant of the forward, into how many splits of keys, with which arguments.
+// kernels/attention/plan_forward.cpp: selects the variant of the forward, the number of splits of keys, and the arguments.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 namespace hipkittens::attention {
 namespace {
 
-// Tiles of rows along a head, or along a group of heads that share a tile; and how many of either there are.
+// Tiles of rows along a head, or along a group of heads that share a tile; and the number of such heads or groups.
 int64_t tiles_of(const Problem& p, const ForwardConfig& config) {
     return divide_up(p.n_q * config.heads_together(static_cast<int>(group_of(p))), config.queries());
 }
@@ -19,10 +19,10 @@ int64_t workgroups_of(const Problem& p, const ForwardConfig& config) {
     return tiles_of(p, config) * heads_of(p, config) * p.batch;
 }
 
-// One LSE each.
+// One LSE per row.
 int64_t statistics(const Problem& p) { return tensor_batch(p) * p.heads * query_rows(p); }
 
-// Tiles of keys that a workgroup goes over when it has the most to do.
+// The largest number of key tiles that any workgroup processes.
 int64_t most_key_tiles(const Problem& p, const ForwardConfig& config) {
     const Mask mask = mask_of(p);
     const int64_t queries = divide_up(config.queries() * heads_of(p, config), p.heads) + 1;
@@ -31,11 +31,11 @@ int64_t most_key_tiles(const Problem& p, const ForwardConfig& config) {
     return std::min(divide_up(seen, config.keys_per_tile) + 1, divide_up(p.n_k, config.keys_per_tile));
 }
 
-// Into how many splits to split the keys when there are fewer workgroups than compute units. Costs are in units of a loop
+// The number of splits of the keys if there are fewer workgroups than compute units. Costs are in units of a loop
 // over one tile of keys (64 keys, 128 queries: about 2 us at head_dim 128), and are estimates, not yet measured on a GPU:
-// a workgroup needs `start` to load its queries and first tiles; a split `spill` to write f32 rows and have them read back;
-// the second launch costs `join`, and each of its rows goes over all splits, 16 in the time of a tile.
-// rounds x (start + tiles + spill) + join + splits / 16 is least for the number of splits returned; of equals, the fewest.
+// a workgroup needs `start` to load its queries and first tiles; a split needs `spill` to write f32 rows that are read back;
+// the second launch costs `join`, and each of its rows iterates over all splits, 16 in the time of one tile.
+// rounds x (start + tiles + spill) + join + splits / 16 is minimal for the returned number of splits; of equals, the fewest.
 int64_t splits_of_keys(const Problem& p, const ForwardConfig& config, int64_t units) {
     constexpr int64_t start = 2, spill = 3, join = 4, splits_per_tile = 16;
     constexpr int64_t shortest = 2;  // tiles: while one is attended to, the next is loaded
@@ -48,7 +48,7 @@ int64_t splits_of_keys(const Problem& p, const ForwardConfig& config, int64_t un
         return splits_per_tile * (rounds * (length + spill) + join) + splits;
     };
     int64_t best = 1;
-    // More than two rounds only repeat what a split costs.
+    // More than two rounds only repeat the costs of a split.
     for (int64_t splits = 2; splits * shortest <= tiles && workgroups * splits <= 2 * units; ++splits)
         if (cost(splits) < cost(best)) best = splits;
     return best;
@@ -84,7 +84,7 @@ bool suits(const ForwardVariant& variant, const ForwardProblem& problem) {
     const Problem& p = problem.shared;
     if (!runs_on(variant.targets, variant.config.input, p)) return false;
     if (variant.config.dropout != (p.dropout_p > 0) || variant.config.terms != terms_of(p)) return false;
-    // A lane's offset reaches all heads of the queries of a wave.
+    // The offset of a lane reaches all heads of the queries of a wave.
     if (variant.config.query_rows == QueryRows::of_group &&
         (ForwardConfig::queries_per_wave * problem.q.row_stride + group_of(p) * problem.q.head_stride) * 2 >=
             reach_bytes)
@@ -96,15 +96,15 @@ ForwardChoice choose_forward(const ForwardProblem& problem) {
     const Problem& p = problem.shared;
     check(p);
     const int64_t units = p.device.compute_units;
-    // Where the queries of one head fill no more than one wave, the heads of a group share a tile and the keys loaded for it.
-    // The longest sequence of a batch decides that, and large tiles by how many there are.
+    // If the queries of one head fill at most one wave, the heads of a group share a tile and the keys loaded for it. The
+    // longest sequence of a batch decides this; large tiles are chosen by their number.
     const bool invariant = p.device.batch_invariant;
     const bool few_queries = !invariant && group_of(p) > 1 && p.n_q <= ForwardConfig::queries_per_wave;
     const ForwardVariant* best = nullptr;
     for (const ForwardVariant& variant : variants<kinds::forward>) {
         if (!suits(variant, problem)) continue;
         const ForwardConfig& config = variant.config;
-        // Large tiles only where there is one for every compute unit, and no half of it stays empty.
+        // Large tiles only if there is at least one per compute unit, and none of them is half empty.
         if (config.waves == 8 &&
             (invariant || workgroups_of(p, config) < units || 2 * p.n_q <= config.queries()))
             continue;

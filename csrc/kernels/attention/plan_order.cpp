@@ -1,4 +1,4 @@
-// kernels/attention/plan_order.cpp: in which order workgroups take tiles.
+// kernels/attention/plan_order.cpp: the order in which workgroups take tiles.
 // SPDX-License-Identifier: MIT
 #include "plan_order.h"
 

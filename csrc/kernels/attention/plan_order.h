@@ -1,19 +1,19 @@
-// kernels/attention/plan_order.h: in which order workgroups take tiles, and their launch.
+// kernels/attention/plan_order.h: the order in which workgroups take tiles, and their launch.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "plan_problem.h"
 
 namespace hipkittens::attention {
 
-// sharing: heads whose tiles read the same rows of the other side, which an XCD's L2 then serves.
+// sharing: number of heads whose tiles read the same rows of the other side, which are then served by the L2 of one XCD.
 WorkgroupOrder order_of(const Problem& p, int64_t tiles, int64_t heads, int64_t sharing, int64_t splits,
                         int64_t threads);
 
-// Tiles of queries become longer from the first to the last, those of keys shorter.
+// Tiles of queries grow longer from the first to the last, tiles of keys shorter.
 inline bool is_causal(const Problem& p, const Mask& mask) { return mask.left >= p.n_k && mask.right < p.n_k; }
 
-// Under a causal mask: heads that share rows of the other side, and further ones until an XCD's workgroup slots are
-// taken, or its L2 by those rows: `bytes` of each `sharing` heads, of which `all` divide into equal numbers taken together.
+// Under a causal mask: takes heads that share rows of the other side together, and further ones until the workgroup slots of an XCD
+// are filled, or its L2 by those rows: `bytes` for every `sharing` heads. `all` heads divide into equal numbers taken together.
 void take_longest_first(const Problem& p, int64_t all, int64_t sharing, int64_t bytes, int64_t slots_per_unit,
                         WorkgroupOrder& order);
 

@@ -1,4 +1,4 @@
-// kernels/attention/plan_pointwise.cpp: attention without a softmax, and its gradients.
+// kernels/attention/plan_pointwise.cpp: plans attention without a softmax, and its gradients.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 
@@ -30,7 +30,7 @@ PointwiseArguments pointwise_of(const PointwiseProblem& problem) {
     return arguments;
 }
 
-// What both directions' arguments have.
+// The arguments that both directions share.
 template <class Arguments>
 Arguments shared_arguments(const PointwiseProblem& problem) {
     const Problem& p = problem.shared;
@@ -51,7 +51,7 @@ Arguments shared_arguments(const PointwiseProblem& problem) {
     return arguments;
 }
 
-// `ascending`: the first tiles along a head are the longest under a causal mask. `bytes`: of the other side's rows of one head.
+// `ascending`: under a causal mask, the first tiles of a head are the longest. `bytes`: of the other side's rows of one head.
 WorkgroupOrder pointwise_order(const PointwiseProblem& problem, int64_t tiles, int64_t heads, int64_t sharing,
                                int threads, int64_t slots_per_unit, bool ascending, int64_t bytes) {
     const Problem& p = problem.shared;
@@ -63,7 +63,7 @@ WorkgroupOrder pointwise_order(const PointwiseProblem& problem, int64_t tiles, i
     return order;
 }
 
-// The smallest row that holds the heads.
+// The smallest variant that fits the heads.
 template <class Kind, class Fits>
 const Row<Kind>& smallest(const Problem& p, const Fits& fits) {
     const Row<Kind>* best = nullptr;

@@ -1,4 +1,4 @@
-// kernels/attention/plan_problem.cpp: what both plans check of a problem and pass on of it.
+// kernels/attention/plan_problem.cpp: checks of a problem, and arguments from it, that both plans share.
 // SPDX-License-Identifier: MIT
 #include "plan_problem.h"
 
@@ -45,7 +45,7 @@ void check(const Problem& p) {
     if ((p.dropout_p > 0) != (p.seed != nullptr)) refuse("a seed is needed exactly when dropout_p > 0");
 }
 
-// Loads of 16 bytes need rows that begin on 4 bytes (CDNA3 ISA manual 9.1: buffer dwords are aligned).
+// 16-byte loads need rows that are 4-byte aligned (CDNA3 ISA manual 9.1: buffer dwords are aligned).
 void check_tensor(const Problem& p, const char* name, const TensorLayout& tensor, int64_t rows) {
     if (rows == 0) return;
     if (!tensor.data) refuse(std::string(name) + " has no data");

@@ -1,4 +1,4 @@
-// kernels/attention/plan_quantized.cpp: from attention of quantised operands to its launch.
+// kernels/attention/plan_quantized.cpp: plans the launch of attention with quantized operands.
 // SPDX-License-Identifier: MIT
 #include "plan_quantized.h"
 
@@ -16,7 +16,7 @@ void check_block(const char* name, int64_t block, int64_t shortest) {
                std::to_string(shortest) + " on");
 }
 
-// Rows of bytes as rows of pairs, which begin on 4 bytes.
+// Rows of bytes as rows of pairs, which are 4-byte aligned.
 TensorArgument pairs_of(const char* name, const TensorLayout& tensor) {
     if (!tensor.data) refuse(std::string(name) + " has no data");
     for (const int64_t stride : {tensor.batch_stride, tensor.row_stride, tensor.head_stride})
@@ -53,7 +53,7 @@ Launch plan_quantized_forward(const QuantizedProblem& problem) {
                std::to_string(p.n_k) + " or more, a multiple of " + std::to_string(value_columns_step));
     const Row<kinds::quantized_forward>& row = variant_of(p);
     const QuantizedConfig& config = row.config;
-    // Bytes of rows, which the checks count in elements of two.
+    // Rows are in bytes, while the checks count elements of two bytes.
     check_reach(config.keys_per_tile, p.n_q > 1 ? problem.q.row_stride / 2 : 0, config.head_dim);
     check_reach(config.keys_per_tile, p.n_k > 1 ? problem.k.row_stride / 2 : 0, config.head_dim);
     check_reach(config.head_dim, problem.v.row_stride / 2, config.keys_per_tile);

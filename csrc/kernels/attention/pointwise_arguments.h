@@ -1,4 +1,4 @@
-// kernels/attention/pointwise_arguments.h: what the host hands to attention without a softmax, by value.
+// kernels/attention/pointwise_arguments.h: the arguments of attention without a softmax, by value.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "backward_arguments.h"
@@ -6,17 +6,17 @@
 
 namespace hipkittens::attention {
 
-// Of weights silu(scale q k) / length (Zhai et al. 2024, "Actions Speak Louder than Words": HSTU).
+// For weights silu(scale q k) / length (Zhai et al. 2024, "Actions Speak Louder than Words": HSTU).
 struct PointwiseArguments {
-    const int32_t* targets;             // of each sequence, how many of its rows; null: none
-    int32_t context, distance, causal;  // as HistoryMask has them
+    const int32_t* targets;             // the number of target rows of each sequence; null: none
+    int32_t context, distance, causal;  // as in HistoryMask
     float scale, length;
 };
 
 struct PointwiseForwardArguments : ForwardArguments {
     PointwiseArguments pointwise;
 };
-// `scale` is that of dQ and dK: the scores' over the length. There are no statistics, sinks or accumulators.
+// `scale` is that of dQ and dK: the scale of the scores divided by the length. There are no statistics, sinks or accumulators.
 struct PointwiseBackwardArguments : BackwardArguments {
     PointwiseArguments pointwise;
 };

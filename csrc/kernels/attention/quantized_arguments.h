@@ -1,4 +1,4 @@
-// kernels/attention/quantized_arguments.h: what is passed to attention of quantised operands, and what its rows are made of.
+// kernels/attention/quantized_arguments.h: the arguments of attention with quantized operands, and the format of their rows.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../element_type.h"
@@ -6,17 +6,17 @@
 
 namespace hipkittens::attention {
 
-// int8 codes of Q and K, of which blocks of rows of a head share a factor, and 8-bit floats of V, of which channels do:
+// Q and K are int8 with one scale per block of rows of a head; V has 8-bit floats with one scale per channel:
 //     score = (q k) q_scale[batch, head, query >> q_shift] k_scale[batch, key head, key >> k_shift], base 2
 //     out = v_scale[batch, key head, channel] sum 2^(score - lse) v
 struct QuantizedArguments {
-    TensorArgument q, k;  // strides in pairs of codes
-    // [batch, key heads, value_dim, value_columns]: a row is a channel, its columns are keys. Strides in pairs of codes; row_stride is
-    // from channel to channel.
+    TensorArgument q, k;  // strides in pairs of values
+    // [batch, key heads, value_dim, value_columns]: a row is a channel, its columns are keys. Strides are in pairs of values;
+    // row_stride is the distance between channels.
     TensorArgument v;
     TensorArgument out;  // written
     const float *q_scale, *k_scale, *v_scale;
-    int32_t q_blocks, k_blocks;  // of a head
+    int32_t q_blocks, k_blocks;  // per head
     int32_t q_shift, k_shift;
     int32_t value_columns;  // a multiple of 16, n_k or more
     float* lse;             // [batch, heads, n_q], natural logarithm
@@ -28,7 +28,7 @@ struct QuantizedArguments {
 
 struct QuantizedConfig {
     ElementType element;  // of the result
-    int head_dim;         // of the tiles; smaller heads run with the rest of a row masked
+    int head_dim;         // of the tiles; smaller heads run with the rest of the row masked
     int waves;
 
     static constexpr int queries_per_wave = 32, keys_per_tile = 64;

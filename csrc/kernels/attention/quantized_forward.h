@@ -1,4 +1,4 @@
-// kernels/attention/quantized_forward.h: attention of int8 Q and K and 8-bit floats of V.
+// kernels/attention/quantized_forward.h: attention with int8 Q and K and 8-bit floats of V.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../element_of.h"
@@ -10,11 +10,11 @@
 
 namespace hipkittens::attention {
 
-// Codes travel in pairs through what moves 16-bit elements.
+// Quantized values are moved in pairs by the functions for 16-bit elements.
 using code_pair = short;
 
-// A wave has 32 queries, one to a pair of lanes. All waves of a workgroup go over the same tiles of 64 keys: the next one loads while
-// this one is attended to.
+// A wave has 32 queries, one per pair of lanes. All waves of a workgroup iterate over the same tiles of 64 keys: the next tile is
+// loaded while the current one is attended to.
 template <QuantizedConfig config>
 struct QuantizedForward {
     using T = typename element_of<config.element>::value;
@@ -24,9 +24,9 @@ struct QuantizedForward {
     static constexpr Fill fill = forward_fill;
     static constexpr bool direct = fill == Fill::direct;
 
-    // Row r of a tile of K in LDS is key tile_key(r) of the tile, so that of the accumulators of Q K^T, which give a lane runs of 4 rows
-    // of it 8 apart, lanes 0 .. 31 hold keys 0 .. 31 in the order of their registers, and the others keys 32 .. 63: what a lane has as
-    // an operand of the second product (reference: CDNA3 ISA manual 7.1.4).
+    // Row r of a tile of K in LDS is key tile_key(r) of the tile. The accumulators of Q K^T give a lane runs of 4 of its rows, 8 apart;
+    // in this order, lanes 0 .. 31 hold keys 0 .. 31 in the order of their registers and the other lanes keys 32 .. 63, which is what a
+    // lane needs as an operand of the second product (reference: CDNA3 ISA manual 7.1.4).
     static constexpr int tile_key(int row) { return (row & 3) | (row >> 1 & 0x1c) | (row & 4) << 3; }
     using KeyColumns = base_shape<32, 64, 32>;
 
@@ -49,7 +49,7 @@ struct QuantizedForward {
     shared_byte* lds;
     TileCoordinate coordinate;
     int key_head, first_query;  // of the wave
-    KeyRange all, own;          // the keys that the workgroup loads, and those of them that this wave needs
+    KeyRange all, own;          // the keys that the workgroup loads, and the part of them that this wave needs
     float q_scale;
     const float* k_scales;
     Query query[pieces];
@@ -86,11 +86,11 @@ struct QuantizedForward {
     KITTENS_DEVICE ValueTile value_tile(int buffer) const {
         return {lds + buffer * tile_bytes + KeyTile::bytes};
     }
-    // Of keys from `key` on, by a scalar load: a vector load would wait for those of the next tile, which were issued before it.
+    // For keys from `key` on, by a scalar load: a vector load would wait for those of the next tile, which were issued before it.
     KITTENS_DEVICE float scale_of(int key) const {
         using scalars = const __attribute__((address_space(4))) float*;
         const float scale = q_scale * ((scalars)k_scales)[key >> arguments.k_shift];
-        // A factor of 0 would make NaN of what the mask sets to -inf.
+        // A factor of 0 would turn the -inf of masked scores into NaN.
         return scale == 0.0f ? 1e-30f : scale;
     }
 
@@ -114,7 +114,7 @@ struct QuantizedForward {
             scores.tiles[0][0][e] = static_cast<float>(products[e / 16][e % 16]);
     }
 
-    // `valid`: keys of the tile that exist. Codes behind them may be anything, of which NaN would spoil the sum.
+    // `valid`: number of existing keys in the tile. Values past them are arbitrary, and a NaN among them would corrupt the sum.
     KITTENS_DEVICE void mma_pv(vec<int, 8> weights, ValueTile tile, int valid) {
         using Codes = vec<fp8_e4m3, 32>;
         Channels channels;
@@ -173,7 +173,7 @@ struct QuantizedForward {
                 value_loads.issue(v_window.view(), value_tile(buffer));
                 v_window.advance(keys);
             };
-            // After it every wave may read the tiles whose loads were issued.
+            // After this, every wave may read the tiles whose loads were issued.
             auto wait_and_barrier = [&](int buffer) KITTENS_INLINE {
                 if constexpr (direct) {
                     wait_vector_memory<0>();
@@ -194,12 +194,12 @@ struct QuantizedForward {
                 wait_and_barrier(buffer ^= 1);
             }
         }
-        barrier();  // everyone has read the last tile
+        barrier();  // all waves have read the last tile
         store();
     }
 
     KITTENS_DEVICE void store() {
-        // Read again: in the loop before, scalar registers are short.
+        // Read again, since scalar registers are scarce in the preceding loop.
         const QuantizedArguments arguments = reload_arguments<QuantizedArguments>();
         const TileCoordinate coordinate = coordinate_of_head(this->coordinate.head_of_all, arguments.order);
         const float total = softmax.total();
@@ -225,7 +225,7 @@ struct QuantizedForward {
                                           arguments.out.row_stride, n_q - first_query,
                                           arguments.value_dim - first);
     }
-    // By the factors of the channels, too; a lane's runs of four channels begin at own_channel.
+    // Also applies the scales of the channels; the runs of four channels of a lane begin at own_channel.
     KITTENS_DEVICE void scale_channels(const float* scales, int count, float factor, int own_channel) {
         const buffer view{reinterpret_cast<const char*>(scales),
                           count * static_cast<uint32_t>(sizeof(float))};

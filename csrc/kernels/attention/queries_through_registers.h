@@ -5,11 +5,11 @@
 
 namespace hipkittens::attention {
 
-// Q and dO twice: row-major for S and dP, transposed for dK and dV, since gfx942 cannot transpose while it reads. Half of the
-// waves move Q, the others dO, each row loaded once. dS has queries along its rows, for dQ.
+// Q and dO are stored twice: row-major for S and dP, transposed for dK and dV, since gfx942 cannot transpose when reading.
+// Half of the waves move Q, the other half dO, and each row is loaded once. dS has queries along its rows, for dQ.
 template <class T, int queries, int head_dim, int keys, int waves>
 struct QueriesThroughRegisters {
-    // The order of rows makes those neighbours that are neighbours in a lane's registers (tile_key).
+    // The order of rows makes rows adjacent that are adjacent in a lane's registers (tile_key).
     using RowMajor = st<T, queries, head_dim, Access::rows>;
     using Transposed = st<T, head_dim, queries, Access::rows_written_in_runs>;
     using DsTile = st<T, queries, keys, Access::rows>;
@@ -21,16 +21,16 @@ struct QueriesThroughRegisters {
     // Q and dO row-major, then transposed, then dS.
     static constexpr int transposed_at = 2 * RowMajor::bytes, ds_at = transposed_at + 2 * Transposed::bytes,
                          bytes = ds_at + DsTile::bytes;
-    static constexpr int rows = Loads::rows, columns = Loads::cols;  // items of a lane
-    static constexpr int key_rows = 8;                               // whose swizzles differ
+    static constexpr int rows = Loads::rows, columns = Loads::cols;  // items per lane
+    static constexpr int key_rows = 8;                               // rows with different swizzles
 
     shared_byte* lds;
     Reader<RowMajor> row_major_reader;
     Reader<Transposed> transposed_reader;
     Reader<DsTile> ds_reader;
-    uint32_t ds_write_at[key_rows];  // of a lane's key in the first rows of dS
+    uint32_t ds_write_at[key_rows];  // for the lane's key in the first rows of dS
     Loads loads;
-    // Of what the wave moves.
+    // The tiles that the wave fills.
     RowMajor row_major_tile;
     Transposed transposed_tile;
 
@@ -41,7 +41,7 @@ struct QueriesThroughRegisters {
         : lds(lds),
           row_major_reader(lds),
           transposed_reader(lds + transposed_at),
-          // Waves are side by side along a head's columns of dQ, then along the queries.
+          // Waves are side by side along the head's columns of dQ, then along the queries.
           ds_reader(lds + ds_at + wave_id() / (head_dim / 32) * 32 * DsTile::row_bytes) {
         const int wave = wave_id(), lane = lane_id();
         row_major_tile = {lds + which(wave) * RowMajor::bytes};
@@ -64,7 +64,7 @@ struct QueriesThroughRegisters {
     KITTENS_DEVICE Fragment ds() const {
         return ds_reader.template read<query, key>();
     }
-    // Of the lane's key and a query of the lower half of the wave, or the one 8 further.
+    // For the lane's key and a query of the lower half of the wave, or the query 8 further.
     template <int query>
     KITTENS_DEVICE void write_ds(T value) const {
         static_assert(query % 16 < key_rows);

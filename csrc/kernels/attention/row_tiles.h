@@ -1,4 +1,4 @@
-// kernels/attention/row_tiles.h: tiles of rows of one or more tensors and some heads, one after the other.
+// kernels/attention/row_tiles.h: iterates over tiles of rows of one or more tensors and several heads.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
@@ -7,27 +7,27 @@ namespace hipkittens::attention {
 
 using namespace kittens;
 
-// Rows first .. past-1 of each of some heads, a tile at a time: those of one head after those of another, or with heads_inside
-// the same rows of all heads before the next rows.
+// Rows first .. past-1 of several heads, a tile at a time: all rows of one head before those of the next or, with
+// heads_inside, the same rows of all heads before the next rows.
 struct TileOrder {
     int first, past, first_head, heads;
     bool heads_inside = false, descending = false;  // from the last rows to the first
 };
 
-// Past the last tile views are empty: their loads touch no memory but count like any other, so waits stay the same.
+// Past the last tile, views are empty: their loads touch no memory but count like all others, so the waits stay the same.
 template <int count, int tile_rows>
 struct RowTiles {
-    int row;                // of the views; past the last tile one that was there
+    int row;                // of the views; past the last tile, an earlier valid one
     bool turned;            // the views are the first of the inner loop
-    int left;               // tiles not yet begun to load
-    int inner, inner_left;  // tiles of the inner loop, and those with and after the views
-    int outer_head;         // with heads inside the first one, else that of the views
-    int row_step;           // from one tile to the next; 0 with heads inside
-    int turn_step;          // with heads inside from their rows to the next
+    int left;               // tiles whose loads have not begun
+    int inner, inner_left;  // tiles of the inner loop, and those from the current views on
+    int outer_head;         // the first one with heads_inside, otherwise that of the views
+    int row_step;           // from one tile to the next; 0 with heads_inside
+    int turn_step;          // with heads_inside, from their rows to the next
     int all_rows;
     const char* next_data[count];
     int64_t step_bytes[count];
-    // From a row to the next, and of that what is behind the last row's columns; 32 bits as offsets in a tile are.
+    // Bytes between rows, and the part of them past the last column; 32 bits, like offsets in a tile.
     uint32_t row_bytes[count], past_columns[count];
     buffer views[count];
 
@@ -35,14 +35,14 @@ struct RowTiles {
     // Of the views.
     KITTENS_DEVICE int head() const { return outer_head + (heads_inside() ? inner - inner_left : 0); }
 
-    // matrix(index<i>): tensor i of the first head; head_bytes(index<i>): from one head of it to the next.
+    // matrix(index<i>): tensor i of the first head; head_bytes(index<i>): bytes from one head of it to the next.
     template <class Matrix, class HeadBytes>
     KITTENS_DEVICE void begin(const TileOrder& order, const Matrix& matrix, const HeadBytes& head_bytes) {
         const int tiles = (order.past - order.first + tile_rows - 1) / tile_rows;
         turn_step = order.descending ? -tile_rows : tile_rows;
         row_step = order.heads_inside ? 0 : turn_step;
         inner = order.heads_inside ? order.heads : tiles, left = tiles * order.heads;
-        // What next() steps to first is the first tile.
+        // The first call of next() steps to the first tile.
         const int first_row = order.descending ? order.first + (tiles - 1) * tile_rows : order.first;
         outer_head = order.first_head, row = first_row - row_step, inner_left = inner + 1;
         for_each_index<count>([&](auto i) {
@@ -55,16 +55,16 @@ struct RowTiles {
             step_bytes[i.value] = order.heads_inside ? head_bytes(i) : row_step * bytes;
         });
     }
-    // Past the last tile there was a turn, and the views have stayed.
+    // The step past the last tile was a turn, and the views have stayed.
     KITTENS_DEVICE bool ended() const { return left < 0; }
     template <class HeadBytes>
     KITTENS_DEVICE void next(const HeadBytes& head_bytes) {
-        // Without a branch but the rare one, behind which the loop's code then lies.
+        // No branch but the rare one, whose code is then placed after the loop's.
         row += row_step;
         turned = --inner_left == 0;
         if (__builtin_expect(turned, false)) turn(head_bytes);
         const int rows = all_rows - row < tile_rows ? all_rows - row : tile_rows;
-        const uint32_t any_left = -left >> 31;  // all bits or none: a choice would be a branch
+        const uint32_t any_left = -left >> 31;  // all bits or none: a conditional would be a branch
         for_each_index<count>([&](auto i) {
             views[i.value] = {next_data[i.value],
                               (rows * row_bytes[i.value] - past_columns[i.value]) & any_left};

@@ -1,4 +1,4 @@
-// kernels/attention/score_terms.h: scores with a softcap or with ALiBi's bias, and what that does to their gradient.
+// kernels/attention/score_terms.h: scores with a softcap or an ALiBi bias, and their effect on the gradient.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
@@ -9,20 +9,20 @@ namespace hipkittens::attention {
 
 using namespace kittens;
 
-// With x = scale q k and d the distance of the query's place and the key, |i + n_k - n_q - j|:
+// With x = scale q k and d the distance between the position of the query and the key, |i + n_k - n_q - j|:
 //     alibi: s = x - slope d (Press et al. 2022); softcap: s = cap tanh(x / cap) - slope d (Gemma 2, 2024).
-// Everything is base 2, and in place of a tanh stands r = 1 / (1 + e^(2 x / cap)): tanh = 1 - 2 r, and its derivative is
-// 4 r (1 - r).
+// Everything is base 2. Instead of tanh, the code uses r = 1 / (1 + e^(2 x / cap)): tanh = 1 - 2 r, and its derivative
+// is 4 r (1 - r).
 template <ScoreTerms terms>
 struct ScoreShape {
     static constexpr bool capped = terms == ScoreTerms::softcap;
-    float scale_log2;  // of products that have no cap
+    float scale_log2;  // for products without a cap
     float cap_log2, inner_log2;
 
     KITTENS_DEVICE ScoreShape(float scale_log2, const ScoreTermArguments& arguments)
         : scale_log2(scale_log2), cap_log2(arguments.cap_log2), inner_log2(arguments.inner_log2) {}
 
-    // Of a product q k at a distance of either sign. `derivative`: with a cap, that of the score by x.
+    // The score of a product q k at a distance with either sign. `derivative`: with a cap, that of the score with respect to x.
     KITTENS_DEVICE float score(float product, float slope_log2, float distance, float& derivative) const {
         float unbiased = product * scale_log2;
         if constexpr (capped) {
@@ -34,13 +34,13 @@ struct ScoreShape {
     }
 };
 
-// A head's slope, base 2.
+// The slope of a head, base 2.
 KITTENS_DEVICE float slope_log2_of(const ScoreTermArguments& arguments, int batch, int head) {
     constexpr float log2_e = 1.4426950408889634f;
     return arguments.slopes ? arguments.slopes[batch * arguments.slopes_of_sequence + head] * log2_e : 0.0f;
 }
 
-// Products of a lane's query become scores of base 2. `place`: that of the lane's query less the first column.
+// Converts products of a lane's query to base-2 scores. `place`: the position of the lane's query minus the first column.
 template <class Columns, ScoreTerms terms, class Shape, class T, int rows, int cols>
 KITTENS_DEVICE void apply_terms(rt<T, rows, cols, row_l, Shape>& scores, const ScoreShape<terms>& shape,
                                 float slope_log2, int place) {

@@ -1,13 +1,13 @@
-// kernels/attention/split_partials.h: dK and dV of each split of a group's query heads.
+// kernels/attention/split_partials.h: dK and dV of each split of the query heads of a group.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "dq_accumulator.h"
 
 namespace hipkittens::attention {
 
-// Workgroups of one tile of keys write their gradients as 32-bit floats, and one reader adds them in the order of the
-// splits, whichever was written first. In memory 32 keys are together, their dK before their dV, each of them tiles of
-// 32 x 32 as an accumulator in row layout holds them: four registers of 64 lanes at a time.
+// Workgroups of one tile of keys write their gradients as f32, and one reader adds them in the order of the splits, no
+// matter which was written first. In memory 32 keys are stored together, their dK before their dV, each as 32 x 32
+// tiles in the order of a row-layout accumulator: four registers of 64 lanes at a time.
 inline constexpr int partial_rows = 32;
 constexpr int partial_index(int row, int col) {
     return col / 8 * (partial_rows * 8) + (col / 4 % 2 * partial_rows + row % partial_rows) * 4 + col % 4;
@@ -21,7 +21,7 @@ KITTENS_DEVICE float* split_partials_at(const BackwardArguments& arguments, cons
            ((first + row) * 2 + values * partial_rows) * arguments.dq_width;
 }
 
-// `gradient`: a wave's 32 keys from `row` on, as accumulators of 32 x 32 side by side.
+// `gradient`: a wave's 32 keys from `row` on, as 32 x 32 accumulators side by side.
 template <class Accumulator, int count>
 KITTENS_DEVICE void store_partial(const Accumulator (&gradient)[count], const BackwardArguments& arguments,
                                   const Sequence& sequence, const TileCoordinate& coordinate, int row,

@@ -1,11 +1,11 @@
-// kernels/attention/staged_queries.h: Q through LDS to registers, so that loads cover whole cache lines.
+// kernels/attention/staged_queries.h: moves Q through LDS to registers, so that loads cover whole cache lines.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "forward_tiles.h"
 
 namespace hipkittens::attention {
 
-// 32 queries for each wave. A wave loads its own, 16 lanes to a row instead of two, and waits for no other.
+// 32 queries per wave. A wave loads only its own, with 16 lanes per row instead of two, and waits for no other wave.
 template <class T, int waves, int head_dim>
 struct StagedQueries {
     static constexpr int queries = 32;
@@ -25,7 +25,7 @@ struct StagedQueries {
         skip_columns(loads, source.cols);
         loads.issue(from, {lds});
     }
-    // `in_flight`: loads issued since. `sign`: bits that are flipped in every pair of elements.
+    // `in_flight`: number of loads issued since. `sign`: bits to flip in every pair of elements.
     template <int in_flight, class Query, int pieces>
     KITTENS_DEVICE static void read(Query (&query)[pieces], uint32_t sign, shared_byte* lds) {
         wait_vector_memory<in_flight>();

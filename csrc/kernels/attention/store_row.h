@@ -1,4 +1,4 @@
-// kernels/attention/store_row.h: a lane's row of a tile, from registers to memory.
+// kernels/attention/store_row.h: stores a lane's row of a tile from registers to memory.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
@@ -7,7 +7,7 @@ namespace hipkittens::attention {
 
 using namespace kittens;
 
-// Runs of four columns, the lane's first of which is own_col; columns from `cols` on are left out.
+// Runs of four columns, the first of which is at own_col in this lane; columns from `cols` on are skipped.
 template <class Tile, class Element>
 KITTENS_DEVICE void store_row(const Tile& tile, Element* row, int own_col, int cols) {
     using Shape = typename Tile::shape;
