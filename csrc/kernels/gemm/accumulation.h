@@ -1,4 +1,4 @@
-// kernels/gemm/accumulation.h: how the products of a K tile are added to those of the tiles before.
+// kernels/gemm/accumulation.h: how the products of a K tile are added to those of the previous tiles.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "epilogue.h"
@@ -6,25 +6,25 @@
 
 namespace hipkittens::gemm {
 
-// What an accumulation is made for: the tile of the workgroup, the first band of a wave in its piece, and LDS of its own.
+// The context of an accumulation: the tile of the workgroup, a wave's first band in its piece, and dedicated LDS.
 struct AccumulationPlace {
     TileCoordinate tile;
     int row, col;
     shared_byte* lds;
 };
 
-// The matrix instructions add to the sums themselves. An accumulation that promotes, as for scales of blocks of K, has the
-// products of each K tile summed from zero. The ping-pong loop promotes in the phase after the products: before the first
-// of them that are zeros, to which `promoted` has to have an answer.
+// The matrix instructions add directly to the accumulators. With an accumulation that promotes, as for scales of blocks of
+// K, the products of each K tile are summed starting from zero. The ping-pong loop promotes in the phase after the
+// products; ahead of the first products it therefore calls `promoted` with zeros, which must be handled.
 struct AccumulateInPlace {
     static constexpr bool promotes = false;
-    // Loads from memory to LDS of a wave for each K tile, and the LDS for it.
+    // Loads from memory to LDS per wave and K tile, and the LDS for them.
     static constexpr int loads_per_tile = 0, lds_bytes = 0;
     KITTENS_DEVICE AccumulateInPlace(const GemmArguments&, KRange, AccumulationPlace) {}
-    // Start the loads of what the range's first K tile needs, and the next one in its order, to the place of an LDS buffer.
+    // Start the loads for the range's first K tile, and for the next one in order, to the given LDS buffer.
     KITTENS_DEVICE void issue_first(int) {}
     KITTENS_DEVICE void issue(int) {}
-    // The same of the streamed loop, to registers.
+    // The same for the streamed loop, to registers.
     struct Factors {};
     KITTENS_DEVICE void load_first(Factors&) {}
     KITTENS_DEVICE void load_next(Factors&) {}
@@ -33,10 +33,10 @@ struct AccumulateInPlace {
     KITTENS_DEVICE void read(int) {}
     // Called for the tiles of the range in its order.
     KITTENS_DEVICE void begin_k_tile() {}
-    // Called for each band of a K tile in the ping-pong loop, and once for a K tile where a wave has a single band.
+    // Called for each band of a K tile in the ping-pong loop, and once per K tile where a wave has a single band.
     KITTENS_DEVICE void begin_band() {}
-    // What the sum of base tile (i, j) becomes at the end of a K tile. Bands of a wave's rows (columns) are counted one after
-    // the other.
+    // The new accumulator of base tile (i, j) at the end of a K tile. Base tiles of a wave's bands of rows (columns) are
+    // numbered consecutively.
     template <class Sum>
     KITTENS_DEVICE Sum promoted(Sum, Sum partial, int, int) const {
         return partial;

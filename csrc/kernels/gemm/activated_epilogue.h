@@ -1,11 +1,11 @@
-// kernels/gemm/activated_epilogue.h: a function of sums, one rounding; and the sums themselves, where a derivative is to follow.
+// kernels/gemm/activated_epilogue.h: applies a function to the sums, rounded once; optionally stores the sums as well, for a derivative.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "scaled_epilogue.h"
 
 namespace hipkittens::gemm {
 
-// The same with the sums for a destination, from their column `first` on.
+// The same arguments with `sums` as the destination, from column `first` on.
 KITTENS_DEVICE GemmArguments of_sums(const ActivatedGemmArguments& arguments, ElementType element,
                                      int first) {
     GemmArguments result = arguments;
@@ -26,11 +26,11 @@ struct ActivatedEpilogue {
                                      shared_byte* lds) {
         const WaveMemory<lds_bytes> memory{lds};
         AddBias::apply(bands, arguments, place, memory);
-        // Both leave by the same code.
+        // Both results are stored by the same code.
 #pragma unroll 1
         for (int part = arguments.sums.data ? 0 : 1; part < 2; ++part) {
             if (part == 1) Activate::apply(bands, arguments, place, memory);
-            // Read again, or both destinations would be in scalar registers all along, of which there are too few.
+            // Read again; otherwise both destinations would occupy scalar registers throughout, of which there are too few.
             const ActivatedGemmArguments again = reload_arguments<ActivatedGemmArguments>();
             const GemmArguments to =
                 part == 1 ? static_cast<const GemmArguments&>(again) : of_sums(again, element, 0);

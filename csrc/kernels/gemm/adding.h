@@ -1,12 +1,12 @@
-// kernels/gemm/adding.h: products that are added to what C holds.
+// kernels/gemm/adding.h: products added to the contents of C.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "epilogue.h"
 
 namespace hipkittens::gemm {
 
-// A stage: adds the elements of C, which is f32, where they are going to be stored. Sums that began with them would round as often as K
-// has steps.
+// A stage: adds the elements of C, which is f32, at the positions that will be stored. Sums that started from them would round once for
+// every step of K.
 struct AddSums {
     template <class Accumulator, int down, int across, class Memory>
     KITTENS_DEVICE static void apply(Accumulator (&bands)[down][across], const GemmArguments& arguments,
@@ -24,8 +24,8 @@ struct AddSums {
             for (int i = 0; i < Accumulator::height; ++i) {
                 const int row = place.row + r * place.row_step + i * Shape::rows + own.row;
                 vec<float, run> held[across][Accumulator::width][runs];
-                // whole: as ProductStores::store has it. Chosen for each row of base tiles, since sums that came from two branches
-                // would be in registers twice.
+                // whole: as in ProductStores::store. Selected per row of base tiles, since sums that came from two branches would
+                // be in registers twice.
                 const auto load_row = [&](auto whole) KITTENS_INLINE {
 #pragma unroll
                     for (int b = 0; b < across; ++b)

@@ -1,12 +1,12 @@
-// kernels/gemm/block_scales.h: sums of K tiles times the scales of the blocks that they are made of.
+// kernels/gemm/block_scales.h: multiplies the sums of K tiles by the scales of their blocks.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "accumulation.h"
 
 namespace hipkittens::gemm {
 
-// Scales of one operand for the rows (columns) of a tile, and for one block of K after the other: the range's last one first, as
-// the K tiles come (KRange). Zeros where there are none.
+// Scales of one operand for the rows (columns) of a tile, for one block of K at a time: first the last block of the range, in
+// the order of the K tiles (KRange). Zeros where there are none.
 template <int tile_k>
 struct ScaleSource {
     static_assert(tile_k == 128, "a K tile is a block of K");
@@ -30,22 +30,22 @@ struct ScaleSource {
         last = range.last * k_step;
         scales.scalar_offset = last;
     }
-    // What is past the matrix has no scale, and no sum that is stored.
+    // Rows past the matrix have no scale, and their sums are not stored.
     KITTENS_DEVICE uint32_t offset(int row) const {
         return row < left ? (((first + row) >> shift) - (first >> shift)) * step : out_of_range;
     }
-    // To the next K tile; behind the last one of the range there is nothing to use.
+    // Advances to the next K tile; past the last one of the range, what is loaded is unused.
     KITTENS_DEVICE void advance() {
         scales.scalar_offset = next;
         next = next + k_step < last ? next + k_step : next;
     }
 };
 
-// A lane's accumulators are neighbouring columns of one row of each base tile: it needs a scale of A for each of them and one of
-// B, which all columns of a band share (Scales::blocks) or every column has (row_blocks). Where operands go directly to LDS the
-// scales do, too, a dword for each thread, and are counted with them. Elsewhere each lane loads the scale of one of the wave's rows
-// (columns), and the wave's lanes hand them to each other: rows of scales are lines of their own, and a lane that loaded all that it
-// multiplies with would have each of them looked up four times. Tiles of few rows do so, where the exchange takes longer.
+// A lane's accumulators are adjacent columns of one row of each base tile. It needs a scale of A for each of these rows and scales of B:
+// one shared by all columns of a band (Scales::blocks) or one per column (row_blocks). Where operands are loaded directly to LDS, so are
+// the scales, one dword per thread, counted with the operands' loads. Otherwise each lane loads the scale of one of the wave's rows
+// (columns), and the lanes of the wave exchange them: rows of scales are separate cache lines, and a lane that loaded all the scales it
+// multiplies with would have each line looked up four times. Tiles with few rows do load that way, since there the exchange takes longer.
 template <GemmConfig config>
 struct BlockScales {
     static constexpr bool promotes = true, streamed = config.schedule == Schedule::streamed;
@@ -60,7 +60,7 @@ struct BlockScales {
     static_assert(config.matrix == 16 && (of_columns || 128 % piece_columns == 0));
     static_assert(direct || pieces == 1, "ping-pong has no registers left for scales on their way");
 
-    // In LDS: those of A, then those of B. Whole waves load one or the other.
+    // In LDS: those of A, followed by those of B. Each wave loads only one kind.
     static constexpr int a_slots = (config.tile_m + wave_lanes - 1) / wave_lanes * wave_lanes,
                          buffer_bytes = direct ? config.threads() * 4 : 0,
                          lds_bytes = config.buffers * buffer_bytes, loads_per_tile = direct;
@@ -74,8 +74,8 @@ struct BlockScales {
         float rows[height];
         float columns[of_columns ? width : 1][of_columns ? 4 : 1];
     };
-    Factors now, pending;  // of the K tile that is multiplied (of a band of it), and of the next one
-    float row_of_lane, column_of_lane;  // on their way, where lanes share them
+    Factors now, pending;  // of the K tile (or band of it) being multiplied, and of the next one
+    float row_of_lane, column_of_lane;  // in flight, where lanes share them
     static_assert(!shared || (config.wave_m() <= wave_lanes && config.wave_n() <= wave_lanes),
                   "a row and a column for each lane");
     choose<direct, Source, Sources> sources;
@@ -90,7 +90,7 @@ struct BlockScales {
           sources(sources_of(arguments, range, place.tile)) {
         const int lane = lane_id(), row = place.row + lane % 16, column = place.col + lane / 16 * 4;
         if constexpr (direct) {
-            // The rows of a lane's base tiles are neighbours.
+            // The rows of a lane's base tiles are adjacent.
             const int slot = thread_id(), in_band = slot % (height * 16),
                       of_a = slot - in_band + in_band % height * 16 + in_band / height;
             const bool is_a = wave_id() * wave_lanes < a_slots;

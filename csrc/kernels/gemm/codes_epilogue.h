@@ -1,4 +1,4 @@
-// kernels/gemm/codes_epilogue.h: sums that become 8-bit floats of the target.
+// kernels/gemm/codes_epilogue.h: converts the sums to 8-bit floats of the target.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/float8.h"
@@ -6,7 +6,7 @@
 
 namespace hipkittens::gemm {
 
-// The stages in their order, the factor of C, and one rounding to a code: to nearest even, of what is beyond the largest one to it.
+// Applies the stages in order and the scale of C, then rounds once, to nearest even; values past the largest finite one become it.
 template <class Destination, class... Stages>
 struct CodesEpilogue {
     template <int lds_bytes, class Accumulator, int down, int across>

@@ -7,8 +7,8 @@ namespace hipkittens::gemm {
 
 using namespace kittens;
 
-// load_part (tiles/load_shared_to_register.h) of a lane's two runs of 16 elements. Element by element, registers that a loop carries
-// would be vectors of 32 bytes to the compiler, which it takes apart and puts together again in every turn.
+// load_part (tiles/load_shared_to_register.h) for a lane's two runs of 16 elements. Element-wise, loop-carried registers would be
+// 32-byte vectors to the compiler, which takes them apart and reassembles them in every iteration.
 template <class Part, class T, int R, int C, class Shape, class Tile>
 KITTENS_DEVICE void load_dwords(rt<T, R, C, row_l, Shape>& destination, Tile source, int row, int col) {
     using Register = rt<T, R, C, row_l, Shape>;

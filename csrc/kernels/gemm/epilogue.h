@@ -1,4 +1,4 @@
-// kernels/gemm/epilogue.h: what becomes of sums of products before they are stored, as a chain of stages.
+// kernels/gemm/epilogue.h: processes the accumulators before they are stored, as a chain of stages.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
@@ -11,10 +11,10 @@ namespace hipkittens::gemm {
 struct TileCoordinate {
     int m, n, split;
     int64_t batch;
-    int first_row = 0, past_row = 0;  // the tile's group of rows begins at one and ends before the other
+    int first_row = 0, past_row = 0;  // rows first_row .. past_row - 1 are the group of rows that the tile belongs to
 };
 
-// use(T()) for the T of a type that the host names: one branch, outside of all elements.
+// Calls use(T()) for the T of a type known only at run time: one branch, outside of the loops over elements.
 template <class Use>
 KITTENS_DEVICE void with_element(ElementType type, const Use& use) {
     if (type == ElementType::f32)
@@ -25,28 +25,28 @@ KITTENS_DEVICE void with_element(ElementType type, const Use& use) {
         use(half());
 }
 
-// Of the types that with_element knows.
+// For the types that with_element supports.
 KITTENS_DEVICE uint32_t element_bytes(ElementType type) { return type == ElementType::f32 ? 4 : 2; }
 
 KITTENS_DEVICE buffer bias_buffer(const void* bias, ElementType type, int n) {
     return {static_cast<const char*>(bias), static_cast<uint32_t>(n) * element_bytes(type)};
 }
 
-// Of a wave's bands: the first begins at (row, col) of the tile, the others row_step and col_step on.
+// The position of a wave's bands: the first begins at (row, col) of the tile, the others are row_step and col_step apart.
 struct EpiloguePlace {
     TileCoordinate tile;
     int row, col, row_step, col_step;
 };
 
-// LDS of a wave that no load is in flight to.
+// LDS of a wave with no load to it in flight.
 template <int bytes_>
 struct WaveMemory {
     static constexpr int bytes = bytes_;
     shared_byte* lds;
 };
 
-// A stage: apply(bands, arguments, place, memory) changes the sums of a wave's bands. What may be absent is tested once, not for
-// each element.
+// A stage: apply(bands, arguments, place, memory) modifies the accumulators of a wave's bands. The presence of optional
+// arguments is tested once, not per element.
 struct AddBias {
     template <class Accumulator, int down, int across, class Memory>
     KITTENS_DEVICE static void apply(Accumulator (&bands)[down][across], const GemmArguments& arguments,
@@ -79,7 +79,7 @@ struct AddBias {
     }
 };
 
-// Where rows of the product go: those of C, or with a split K of the split's partial sums.
+// Where rows of the product are stored: in C or, with a split K, in the partial sums of the split.
 struct SplitDestination {
     KITTENS_DEVICE static buffer view(const GemmArguments& arguments, TileCoordinate tile, int size) {
         char* data = static_cast<char*>(const_cast<void*>(arguments.c.data)) +
@@ -90,14 +90,14 @@ struct SplitDestination {
     }
 };
 
-// Sums of a wave's bands, converted to T, in rows of C. `whole`: 16 bytes at a time.
+// Stores the accumulators of a wave's bands, converted to T, in rows of C. `whole`: 16 bytes at a time.
 template <class T, bool whole, int lds_bytes, class Accumulator, int down, int across, class Convert>
 KITTENS_DEVICE void store_bands(Accumulator (&bands)[down][across], const GemmArguments& arguments,
                                 EpiloguePlace place, shared_byte* lds, buffer destination,
                                 const Convert& convert) {
     const auto [tile, row, col, row_step, col_step] = place;
     using Stores = ProductStores<T, Accumulator>;
-    // As many base tiles at a time as fit in it.
+    // As many base tiles at a time as fit in the LDS.
     constexpr int fit = lds_bytes / (Accumulator::shape::rows * Stores::Rows::row_bytes);
     constexpr int step = fit < Accumulator::height ? fit : Accumulator::height;
     constexpr int rows = step * Accumulator::shape::rows;
@@ -117,19 +117,19 @@ KITTENS_DEVICE void store_bands(Accumulator (&bands)[down][across], const GemmAr
 #pragma unroll
             for (int i = 0; i < Accumulator::height; i += step) {
                 stores.template write<step, whole>(bands[r][c], i, convert);
-                // A wave's accesses to LDS take place in their order; only the compiler has to keep it.
+                // A wave's LDS accesses execute in order; only the compiler must be kept from reordering them.
                 compiler_fence();
                 stores.template store<rows, whole>(r * row_step, c * col_step, i * Accumulator::shape::rows);
                 compiler_fence();
             }
 }
 
-// The stages in their order, one rounding to the type of C, and the stores. What is likely is said, so that most kernels' way to their end
-// is one piece of code: each jump past what others need waits for instructions that nothing has fetched yet, the last ones behind the
-// workgroup's own stores (docs/gemm_tuning.md).
+// Applies the stages in order, rounds once to the type of C, and stores. Likely branches are marked, so that in most kernels the path to
+// the end is contiguous code: each jump over code that other cases need waits for instructions that have not been fetched yet, and the
+// last of these fetches queue after the workgroup's own stores (docs/gemm_tuning.md).
 template <class Destination, class... Stages>
 struct Epilogue {
-    // `lds`: lds_bytes of the wave's own that no load is in flight to.
+    // `lds`: lds_bytes that belong to the wave alone, with no load to them in flight.
     template <int lds_bytes, class Accumulator, int down, int across, class Arguments>
     KITTENS_DEVICE static void store(Accumulator (&bands)[down][across], const Arguments& arguments,
                                      EpiloguePlace place, shared_byte* lds) {

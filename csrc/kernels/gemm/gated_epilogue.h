@@ -1,4 +1,4 @@
-// kernels/gemm/gated_epilogue.h: a function of one sum of a pair times the other sum, one rounding.
+// kernels/gemm/gated_epilogue.h: a function of one sum of a pair times the other sum, rounded once.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "activated_epilogue.h"
@@ -6,7 +6,7 @@
 
 namespace hipkittens::gemm {
 
-// Where the pairs of a wave's bands are (PairedRows): of two bands across, or of two base tiles of one band.
+// Where the pairs of a wave's bands are (PairedRows): in two bands of columns, or in two base tiles of one band.
 template <class Accumulator, int across>
 struct Pairs {
     static constexpr bool in_bands = across == 2;
@@ -23,7 +23,7 @@ struct Pairs {
         else
             return bands[r][0].tiles[i][2 * j + partner];
     }
-    // Of the wave's first column of C in the tile.
+    // The wave's first column of C in the tile.
     KITTENS_DEVICE static int first_column(int col) { return in_bands ? col : col / 2; }
 };
 
@@ -50,7 +50,7 @@ struct GatedEpilogue {
                 for (int e = 0; e < Accumulator::per_lane; ++e) {
                     const int column =
                         first_column + own + j * Shape::cols + row_layout(Shape::value(), 0, e).col;
-                    // Columns behind the last are not stored; theirs may be anywhere in the buffer.
+                    // Out-of-range columns are not stored; their bias may be read from anywhere in the buffer.
                     const uint32_t offset = column * stride * sizeof(T);
                     values[0][j][e] = static_cast<float>(buffer_load<T>(bias, offset));
                     values[1][j][e] =
@@ -70,7 +70,7 @@ struct GatedEpilogue {
                     }
     }
 
-    // To a float's last bits where the result shows them.
+    // Accurate to the last bits of a float where the result shows them.
     template <class Use>
     KITTENS_DEVICE static void with_gate(const GatedGemmArguments& arguments, const Use& use) {
         activation::with_activation(
@@ -88,7 +88,7 @@ struct GatedEpilogue {
             });
     }
 
-    // Through LDS, as Activate: one loop for each function.
+    // Through LDS, like Activate: one loop per function.
     template <class Of, int lds_bytes, class Accumulator, int down, int across>
     KITTENS_DEVICE static void gate(Accumulator (&bands)[down][across],
                                     typename Of::Result (&results)[down][1],
@@ -108,7 +108,7 @@ struct GatedEpilogue {
 #pragma unroll
         for (int first = 0; first < all; first += at_once) {
             const int count = first + at_once < all ? at_once : all - first;
-            // Of rows behind the last one nothing is stored: where groups are small they are most of a tile.
+            // Rows past the last one are not stored; with small groups they are most of a tile.
             const auto begin = at(first);
             const int row = begin[0] * of_wave.row_step + begin[1] * Accumulator::shape::rows;
             if (of_wave.tile.m + of_wave.row + row >= arguments.m) {
@@ -155,7 +155,7 @@ struct GatedEpilogue {
         place.col = Of::first_column(place.col);
         add_bias<Of>(bands, arguments, place.tile.n + place.col);
         typename Of::Result results[down][1];
-        // Gates, partners and results leave by the same code.
+        // Gates, partners and results are stored by the same code.
         constexpr int gates = 0, partners = 1, gated = 2;
 #pragma unroll 1
         for (int part = arguments.sums.data ? gates : gated; part <= gated; ++part) {

@@ -1,4 +1,4 @@
-// kernels/gemm/group_tiles.h: the group and the tile of a workgroup, found by the groups' ends in memory.
+// kernels/gemm/group_tiles.h: finds the group and the tile of a workgroup from the group ends in memory.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/scan_intrinsics.h"
@@ -6,8 +6,8 @@
 
 namespace hipkittens::gemm {
 
-// The ends of the groups' ranges of `extent` rows. What is behind the last end is a range of its own, number `groups`. Ends beyond
-// the extent count as the extent, and a range whose end is not behind its begin is empty, so that no value leads out of a matrix.
+// The ends of the groups' ranges of `extent` rows. The rows past the last end form an additional range with index `groups`. Ends past
+// the extent are clamped to it, and a range whose end is not past its beginning is empty, so that no value leads outside a matrix.
 struct GroupRanges {
     buffer ends;
     int groups, extent;
@@ -16,7 +16,7 @@ struct GroupRanges {
         : ends{reinterpret_cast<const char*>(arguments.ends), static_cast<uint32_t>(arguments.groups) * 4},
           groups(arguments.groups),
           extent(extent) {}
-    // 0 of -1, whose range is before the first: what is outside of the buffer reads as zero.
+    // 0 for group -1, whose range precedes the first one: reads outside the buffer return zero.
     KITTENS_DEVICE int end(int group) const {
         const int value = buffer_load<int>(ends, group < 0 ? out_of_range : static_cast<uint32_t>(group) * 4);
         const int inside = value < 0 ? 0 : value;
@@ -24,10 +24,10 @@ struct GroupRanges {
     }
 };
 
-// Tiles of ranges of rows in the order of the ranges: each lane knows those of some ranges, and how many are before them.
+// Tiles of ranges of rows, in the order of the ranges: each lane counts those of some ranges, and how many precede them.
 template <int tile_m>
 struct TilesOfRanges {
-    int begin, end;  // rows; of one range, or from the begin of the first to the end of the last
+    int begin, end;  // rows; of one range, or from the beginning of the first to the end of the last
     uint32_t tiles, before;
 
     // Lane l has `each` ranges from `first` + l * each on. Those from `past` on have no tiles.
@@ -50,20 +50,20 @@ struct TilesOfRanges {
         }
         before = inclusive_sum(tiles) - tiles;
     }
-    // The lane that has the tile, and how many tiles are before it.
+    // The lane that has the tile; and the number of tiles before that lane's.
     KITTENS_DEVICE int lane_of(uint32_t tile) const {
         return __builtin_ctzll(lanes_where(before + tiles > tile));
     }
     KITTENS_DEVICE uint32_t before_lane(int lane) const { return value_of_lane(before, lane); }
 };
 
-// All along x: tiles of a group are neighbours, and the grid has as many as there can be, whatever the groups' sizes; workgroups
-// behind the last tile have nothing to do. Rows behind the last group become zero, as those of a group without K. Groups without K
-// have a K tile of which nothing is valid, so that a loop needs no case for them. A column of C is made of `columns_of_each` columns of
-// the product.
+// All tiles are along x: tiles of a group are adjacent. The grid has the largest possible number of tiles for any group sizes;
+// workgroups past the last tile have nothing to do. Rows past the last group are set to zero, like those of a group with K = 0. Groups
+// with K = 0 have one K tile in which nothing is valid, so that a loop needs no special case for them. A column of C is computed from
+// `columns_of_each` columns of the product.
 template <int columns_of_each>
 struct TilesOfGroupedColumns {
-    // Chosen as by the plan of one product, for as many tiles as there are.
+    // Chosen like in the plan of a single product, for the actual number of tiles.
     KITTENS_DEVICE static uint32_t window_rows(uint32_t tiles, uint32_t tiles_m) {
         const uint32_t rows = tiles >= 1024 ? 8 : 4;
         return tiles_m < rows ? tiles_m : rows;
@@ -73,7 +73,7 @@ struct TilesOfGroupedColumns {
                        chunk = share < most ? share : most;
         return chunked_workgroup(workgroup_id_x(), tiles, order.xcds, chunk ? chunk : 1);
     }
-    // A tile of a group, which is its batch, and the range that it has of rows or of K.
+    // A tile of a group, whose index is its batch, and the group's range of rows or of K.
     struct Found {
         TileCoordinate tile;
         int begin, end;
@@ -111,7 +111,7 @@ struct TilesOfGroupedColumns {
                       found.end};
         return true;
     }
-    // Every group has as many tiles.
+    // Every group has the same number of tiles.
     template <GemmConfig config, class Arguments>
     KITTENS_DEVICE static void find_among_matrices(const Arguments& arguments, Found& found) {
         const TileOrder& order = arguments.order;
@@ -127,12 +127,12 @@ struct TilesOfGroupedColumns {
         found.end = uniform(ranges.end(static_cast<int>(group)));
     }
 
-    // Divisions and scans leave them in vector registers, and the compiler would take what follows from them there, too.
+    // Divisions and scans leave the values in vector registers, and the compiler would keep everything derived from them there as well.
     KITTENS_DEVICE static Found in_scalar_registers(const Found& found) {
         const auto scalar = [](int64_t value) {
             return static_cast<int>(uniform(static_cast<uint32_t>(value)));
         };
-        // No group is below 0; and a sign extension would read a register that nothing was written to.
+        // Group indices are not negative; and a sign extension would read a register that was never written.
         const int64_t group = uniform(static_cast<uint32_t>(found.tile.batch));
         return {{scalar(found.tile.m), scalar(found.tile.n), 0, group, scalar(found.tile.first_row),
                  scalar(found.tile.past_row)},
@@ -140,7 +140,7 @@ struct TilesOfGroupedColumns {
                 scalar(found.end)};
     }
 
-    // Rows behind the last group: sums of nothing.
+    // For rows past the last group: sums over nothing.
     template <class Arguments>
     KITTENS_DEVICE static void leave_zeros(Arguments& arguments) {
         arguments.k = 0;
@@ -149,7 +149,7 @@ struct TilesOfGroupedColumns {
             arguments.a_scale.data = arguments.b_scale.data = nullptr;
     }
 
-    // Of the group's product.
+    // The arguments of the group's product.
     template <GemmConfig config, class Arguments>
     KITTENS_DEVICE static Arguments of_group(const Found& found) {
         Arguments arguments = reload_arguments<Arguments>();
@@ -157,7 +157,7 @@ struct TilesOfGroupedColumns {
             arguments.m = found.tile.past_row;
             if (found.tile.batch == arguments.groups) {
                 leave_zeros(arguments);
-                // Of factors that matrix steps take, windows are as long as bands.
+                // For scales consumed by matrix steps, windows are as long as bands.
                 if constexpr (config.scales == Scales::in_matrix || config.scales == Scales::of_b)
                     arguments.a_scale.stride = arguments.b_scale.stride = 0;
             }
@@ -194,12 +194,12 @@ struct TilesOfGroupedColumns {
                 use(arguments, found.tile);
                 found.tile.n += config.tile_n / columns_of_each;
                 if (--left == 0 || found.tile.n >= arguments.n) return;
-                // The product of this tile leaves through the LDS that the next one's operands are loaded to.
+                // The product of this tile is staged through the LDS that the next tile's operands are loaded to.
                 barrier();
             }
         }
     }
-    // What an epilogue asks for.
+    // The arguments as an epilogue needs them.
     template <class Arguments>
     KITTENS_DEVICE static Arguments reload(TileCoordinate tile) {
         Arguments arguments = reload_arguments<Arguments>();

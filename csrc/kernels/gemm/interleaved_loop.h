@@ -5,9 +5,9 @@
 
 namespace hipkittens::gemm {
 
-// Several K tiles are in LDS; where loads go through registers two are, and others are on their way there. While a wave
-// multiplies a step of K, it reads the next step's operands into other registers, and in the last step of a tile the
-// next tile's first ones: there is one barrier for each tile, with matrix instructions in flight.
+// Several K tiles are in LDS; where loads go through registers, two are in LDS and others in flight. While a wave
+// multiplies a step of K, it reads the operands of the next step into other registers and, in the last step of a tile,
+// the first ones of the next tile: there is one barrier per tile, with matrix instructions in flight.
 template <GemmConfig config, class Policy>
 struct InterleavedLoop : MainLoop<config, Policy, 1> {
     using Base = MainLoop<config, Policy, 1>;
@@ -26,15 +26,15 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
     static_assert(!alternate || buffers == 4, "two tiles of one operand, then two of the other");
     static_assert(!alternate || !Base::StepFactors::present, "factors are loaded with both operands");
 
-    // A slot is a matrix step. In the middle of a tile's last step of K is the barrier: what is read for this step has
-    // arrived by then, and the matrix cores have work meanwhile. Direct loads are issued behind it, to the buffer that is
-    // read no more; what comes through registers is written to LDS before it.
+    // A slot is a matrix step. The barrier is in the middle of a tile's last step of K: the reads for this step have
+    // arrived by then, and the matrix cores have work meanwhile. Direct loads are issued after it, to the buffer that is
+    // no longer read; data that comes through registers is written to LDS before it.
     static constexpr int slots = steps * products, barrier_slot = slots - products + products / 2,
                          issue_slot =
                              barrier_slot +
                              (height < products - products / 2 ? height : products - products / 2 - 1);
-    // The next step's base tiles are read two slots apart, A's in even slots and B's in odd ones, but B's not before the
-    // products that use its predecessor in the same registers; those of the next tile behind the barrier.
+    // The base tiles of the next step are read two slots apart, A's in even slots and B's in odd ones, but B's not
+    // before the products that use its predecessor in the same registers; those of the next tile after the barrier.
     struct Reads {
         int base_tiles, begin, products_of_each;
         bool last;  // no tile comes after this one
@@ -48,8 +48,8 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
             return step * products + (product < products ? product : products - 1);
         }
     };
-    // Loads that may be in flight at the barrier of an even (odd) K tile. Alternate loads: behind an odd tile t the first
-    // operand of t + 3 and t + 4, behind an even one the second of t + 2 and t + 3.
+    // Loads that may be in flight at the barrier of an even (odd) K tile. Alternate loads: after an odd tile t, the first
+    // operand of t + 3 and t + 4; after an even one, the second operand of t + 2 and t + 3.
     template <int odd>
     static constexpr int loads_in_flight() {
         constexpr int needed = barrier_slot - slots, half = loads_per_tile / 2,
@@ -68,12 +68,12 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
                 barrier_slot - 1, slots);
     }
 
-    // Sums of one K tile, where they are not added to the others as they are.
+    // Promotion of the sums of one K tile, where they are not accumulated directly.
     struct Promotions {
         int items;
         bool fenced = true;
         constexpr int size() const { return items; }
-        constexpr int slot(int n) const {  // behind the product's latency, where there is a tile's end before
+        constexpr int slot(int n) const {  // after the product's latency, where a tile ended before
             return n + 2 < products ? slots - products + n + 2 : slots - 1;
         }
     };
@@ -140,7 +140,7 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
             }),
             work<in_slot{barrier_slot, promotes && !last}>(
                 [&](auto) KITTENS_INLINE { this->accumulation.template read<0, 0>(next); }),
-            // Down a column of base tiles, then the next: as soon as a column is done, its base tile of B can be replaced.
+            // Down a column of base tiles, then the next column: as soon as a column is done, its base tile of B can be replaced.
             work<every_slot{0, slots, 1, true}>([&](auto slot) KITTENS_INLINE {
                 constexpr int i = slot.value % height, j = slot.value % products / height,
                               set = (first_set + slot.value / products) % 2;
@@ -185,7 +185,7 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
         buffer = after(buffer);
         --left;
     }
-    // Those that are left behind whole rounds of the sets, but for the last; nothing remains to be loaded.
+    // The tiles that remain after whole rounds of the sets, except the last one; nothing remains to be loaded.
     template <int loaded = 0>
     KITTENS_DEVICE void tiles_behind(int& left, int& buffer) {
         if constexpr (loaded + 1 < sets)
@@ -195,12 +195,12 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
             }
     }
 
-    // Not inherited: such a constructor is inlined late, and code about it is worse.
+    // Not an inherited constructor: that would be inlined late, and the code around it would be worse.
     KITTENS_DEVICE InterleavedLoop(const typename Policy::Arguments& arguments, TileCoordinate tile,
                                    shared_byte* lds)
         : Base(arguments, tile, lds) {}
 
-    // The same where registers change places with every tile.
+    // The same where registers are swapped with every tile.
     template <int first_set = 0>
     KITTENS_DEVICE void last_tiles(int& left, int& buffer) {
         if constexpr (first_set == 0)
@@ -212,14 +212,14 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
         k_tile<first_set, first_set % sets, false, true>(buffer);
     }
 
-    // The first tile and as many behind it as fit in LDS; the first is in LDS afterwards.
+    // Loads the first tile and as many after it as fit in LDS; on return the first one is in LDS.
     KITTENS_DEVICE void prologue() {
         this->accumulation.issue_first(0);
         in_flight.first.template issue_first<sets - 1>(0);
         in_flight.second.template issue_first<sets - 1>(0);
         this->scales.issue_first();
         if constexpr (!direct) {
-            // In this order: what the loop waits for is counted from here on.
+            // In this order: the waits of the loop count from here on.
             for_each_index<sets - 1>([&](auto set) {
                 schedule_fence();
                 issue<set.value>(0);
@@ -232,7 +232,7 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
         }
         this->clear_past_k();
         if constexpr (alternate) {
-            // The FIFO load queue of the compute unit is shared by its waves: the first tile of all before any other.
+            // The compute unit's FIFO load queue is shared by its waves: the first tile of all waves goes before any other.
             s_barrier();
             for (int buffer = 1; buffer < buffers - 1; ++buffer) this->accumulation.issue(buffer);
             in_flight.first.issue(1);
@@ -272,7 +272,7 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
             while (left > 2) for_each_index<2>(step);
             last_tiles(left, buffer);
         } else {
-            // Registers change places with every tile: two at a time, and one of zeros behind an odd number.
+            // Registers are swapped with every tile: two tiles at a time, and one of zeros after an odd number.
             static_assert(!direct && buffers == 2, "a tile past the last is zero because registers are");
             static_assert(2 % sets == 0);
             for (; left > 2; left -= 2) {

@@ -1,4 +1,4 @@
-// kernels/gemm/kernels.h: C = A B for every element type, orientation, tile and target; and the sum of a split K.
+// kernels/gemm/kernels.h: C = A B for every element type, orientation, tile and target; and the reduction of a split K.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "adding.h"
@@ -17,7 +17,7 @@
 
 namespace hipkittens::gemm {
 
-// What becomes of sums, with further stages `Last` where they have scales.
+// The epilogue, with further stages `Last` where the sums have scales.
 template <Scales scales, class... Last>
 struct EpilogueOf {
     using type = ScaledEpilogue<SplitDestination, AddBias, Last...>;
@@ -66,7 +66,7 @@ struct CodesKernel
                     GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value,
                                CodesEpilogue<SplitDestination, ScaleSums<true>, AddBias, Activate>,
                                AccumulateInPlace, CodesGemmArguments, TilesOfProduct>> {};
-// Of 16-bit operands, in kernels of their own: those of plain products shall not grow.
+// For 16-bit operands, in dedicated kernels: those of plain products must not grow.
 template <GemmConfig config, class Epilogue, class Arguments, class Tiles, class Columns>
 using ActivatedPolicy = GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value,
                                    Epilogue, AccumulateInPlace, Arguments, Tiles, Columns>;

@@ -34,14 +34,14 @@ struct scaled : Kind<GemmConfig, ScaledGemmArguments, GemmKernel> {};
 struct codes : Kind<GemmConfig, CodesGemmArguments, CodesKernel> {};
 // Sums that are added to C.
 struct adding : Kind<GemmConfig, GemmArguments, AddingKernel> {};
-// A function of each sum; a gate's function of one sum times another one.
+// A function of each sum; and a function of a gate times another sum.
 struct activated : Kind<GemmConfig, ActivatedGemmArguments, ActivatedKernel> {};
 struct gated : Kind<GemmConfig, GatedGemmArguments, GatedKernel> {};
-// A product for each group of rows or of K.
+// One product per group of rows or of K.
 struct grouped : Kind<GemmConfig, GroupedGemmArguments, GroupedKernel> {};
 struct scaled_grouped : Kind<GemmConfig, ScaledGroupedGemmArguments, GroupedKernel> {};
 struct gated_grouped : Kind<GemmConfig, GatedGroupedGemmArguments, GatedGroupedKernel> {};
-// Sums the partial products of a split K.
+// Adds the partial sums of a split K.
 struct reduce : Kind<NoConfig, ReduceArguments, ReduceKernel> {};
 struct scaled_reduce : Kind<SumConfig, ScaledReduceArguments, ScaledReduceKernel> {};
 

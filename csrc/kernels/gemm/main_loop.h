@@ -1,4 +1,4 @@
-// kernels/gemm/main_loop.h: what the schedules of a main loop share: both operands, the accumulators, begin and end.
+// kernels/gemm/main_loop.h: the part that all main loop schedules share: both operands, the accumulators, beginning and end.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "accumulation.h"
@@ -11,15 +11,15 @@
 
 namespace hipkittens::gemm {
 
-// Of the workgroups that share rows of A or columns of B, half load A first and half B: a line is read from memory
-// for one half of them, and is in L2 when the others load it. The loads of a compute unit return in order, so that one from
-// memory holds up those behind it: each of both kinds stays among its own (LoadOrder::alternate).
+// Of the workgroups that share rows of A or columns of B, half load A first and half B: a line is then read from memory for
+// one half of them and is in L2 when the other half loads it. The loads of a compute unit return in order, so one from
+// memory delays those after it; this keeps loads from memory and loads from L2 apart (LoadOrder::alternate).
 template <int columns_of_each>
 KITTENS_DEVICE bool loads_a_first(TileCoordinate tile, const GemmConfig& config) {
     return (tile.m / config.tile_m + tile.n / (config.tile_n / columns_of_each)) % 2 == 0;
 }
 
-// Columns of C that are columns of the product.
+// The columns of C are those of the product.
 struct OwnColumns {
     static constexpr int of_each = 1;
     template <class Operand, int pieces, class Arguments>
@@ -28,8 +28,8 @@ struct OwnColumns {
     }
 };
 
-// What a product is besides its row: the elements of both operands, what becomes of sums, and what is done to those of a
-// K tile before they are added (accumulation.h), and which tile a workgroup takes.
+// What defines a product besides its row of variants.def: the elements of both operands, the epilogue, what is applied
+// to the sums of a K tile before they are accumulated (accumulation.h), and which tile a workgroup takes.
 template <class TypeA_, class TypeB_ = TypeA_, class Epilogue_ = Epilogue<SplitDestination, AddBias>,
           class Accumulation_ = AccumulateInPlace, class Arguments_ = GemmArguments,
           class Tiles_ = TilesOfProduct, class Columns_ = OwnColumns>
@@ -44,11 +44,11 @@ struct GemmPolicy {
     using Columns = Columns_;
 };
 
-// A K tile of each operand is in `pieces` tiles in LDS, and a wave multiplies as many bands of rows by as many of columns.
+// A K tile of each operand consists of `pieces` tiles in LDS, and a wave multiplies that many bands of rows by as many bands of columns.
 template <GemmConfig config, class Policy, int pieces>
 struct MainLoop {
     static constexpr bool streamed = config.schedule == Schedule::streamed;
-    // Of a tile in LDS: the workgroup's share of a piece, or the wave's.
+    // Extents of a tile in LDS: the workgroup's share of a piece, or the wave's.
     static constexpr int rows_of_tile = streamed ? config.wave_m() : config.tile_m / pieces,
                          columns_of_tile = streamed ? config.wave_n() : config.tile_n / pieces;
     using A = Operand<typename Policy::TypeA, rows_of_tile, !config.a_is_transposed(), config>;
@@ -71,7 +71,7 @@ struct MainLoop {
     using Accumulator = rt<typename Policy::Sum, config.wave_m() / pieces, config.wave_n() / pieces, row_l,
                            base_shape<config.matrix, config.matrix, 4>>;
     static constexpr int height = Accumulator::height, width = Accumulator::width,
-                         products = height * width;  // of a step
+                         products = height * width;  // per step
     template <int k>
     using RegistersA = typename A::template Registers<Accumulator::rows, k>;
     template <int k>
@@ -93,7 +93,7 @@ struct MainLoop {
 
     using StreamA = choose<streamed, RegisterStream<A, config.tile_k>, OperandStream<A, pieces>>;
     using StreamB = OperandStream<B, pieces>;
-    // A and B, or with alternate loads the operand whose tiles this workgroup issues first and the other one.
+    // A and B; with alternate loads, first the operand whose tiles this workgroup issues first, then the other one.
     struct Streams {
         StreamA first;
         choose<alternate, StreamA, StreamB> second;
@@ -130,11 +130,11 @@ struct MainLoop {
     Streams in_flight;
     int row, col;  // of the wave's first band in its piece
     Accumulator sums[pieces][pieces];
-    Accumulator partial;  // of one K tile, or of one band of it, where it promotes
+    Accumulator partial;  // of one K tile or one band of it, if it promotes
     Accumulation accumulation;
     StepFactors scales;
     struct Nothing {};
-    // A base tile of B as elements of A.
+    // A base tile of B, converted to elements of A.
     choose<config.converts_b(), vec<bf16, 32>, Nothing> converted;
 
     KITTENS_DEVICE MainLoop(const Arguments& arguments, TileCoordinate tile, shared_byte* lds)
@@ -152,7 +152,7 @@ struct MainLoop {
     KITTENS_DEVICE typename B::Tile b_tile(int buffer, int piece = 0) const {
         return {lds + b_begin + (buffer * pieces + piece) * B::Tile::bytes};
     }
-    // To the next K tile of both operands, which have as many left: the first one counts.
+    // Advances both operands to the next K tile. They have the same number of tiles left; the first one's counter is used.
     template <bool steady = false>
     KITTENS_DEVICE void advance_both() {
         auto &first = in_flight.first.k_tiles, &second = in_flight.second.k_tiles;
@@ -161,7 +161,7 @@ struct MainLoop {
             if (first.left == 1) first.source.close(), second.source.close();
         --first.left;
     }
-    // Behind the loads of the first K tile.
+    // After the loads of the first K tile.
     KITTENS_DEVICE void clear_past_k() const {
         scales.clear_past(range.valid_k);
         if (!A::is_cut(range.valid_k)) return;
@@ -177,8 +177,8 @@ struct MainLoop {
         for_each_index<pieces * pieces>([&](auto n) { zero(sums[n.value / pieces][n.value % pieces]); });
         if constexpr (promotes) zero(partial);
     }
-    // A matrix step: base tiles i of A and j of B, at base tile k of the registers along K. `first`: of a K tile. `step`: of K
-    // in the tile.
+    // A matrix step: base tiles i of A and j of B, at base tile k of the registers along K. `first`: the first step of a K
+    // tile. `step`: index of the step of K in the tile.
     template <int i, int j, int k, bool first, int step = k, class A_, class B_>
     KITTENS_DEVICE void multiply(Accumulator& band, const A_& a, const B_& b,
                                  const typename StepFactors::template Registers<height>& a_scales,
@@ -204,14 +204,14 @@ struct MainLoop {
             sum = multiply_base<row_l, typename Accumulator::shape>(A::template fragment<i, k>(a),
                                                                     B::template fragment<j, k>(b), sum);
     }
-    // What a K tile added to base tile (i, j) of a band.
+    // Applies the contribution of a K tile to base tile (i, j) of a band.
     template <int i, int j, int band_row = 0, int band_col = 0>
     KITTENS_DEVICE void promote() {
         auto& sum = sums[band_row][band_col].tiles[i][j];
         sum = accumulation.promoted(sum, partial.tiles[i][j], band_row * height + i, band_col * width + j);
     }
     KITTENS_DEVICE void store(TileCoordinate tile) {
-        // The product goes out through LDS: nothing of any wave may still be on its way there.
+        // The product is staged through LDS: no load of any wave to it may be in flight.
         if constexpr (direct) wait_vector_memory<0>();
         barrier();
         constexpr int wave_bytes = tile_bytes / waves;

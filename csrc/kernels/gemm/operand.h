@@ -1,4 +1,4 @@
-// kernels/gemm/operand.h: how a tile of A or B gets from memory through LDS to registers, by its element type.
+// kernels/gemm/operand.h: how a tile of A or B gets from memory through LDS to registers, depending on its element type.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
@@ -11,8 +11,8 @@ namespace hipkittens::gemm {
 
 using namespace kittens;
 
-// A workgroup's share of K, in tiles. Its last tile, which K may cut, is taken first: masks and clearing stay
-// out of the loop, and every other tile begins on a multiple of tile_k.
+// A workgroup's share of K, in tiles. Its last tile, the only one that may be partial, is processed first:
+// this keeps masking and clearing out of the loop, and every other tile begins on a multiple of tile_k.
 struct KRange {
     int begin, last;  // tiles begin .. last, in the order last, begin, begin + 1, ..., last - 1
     int valid_k;      // of tile last
@@ -27,7 +27,7 @@ struct KRange {
     KITTENS_DEVICE int count() const { return last - begin + 1; }
 };
 
-// An operand in memory: its rows run along K or along the product's own dimension. tile_k: of T, several of whose elements may be in one.
+// An operand in memory: its rows run along K or along the product's own dimension. tile_k counts T, each of which may hold several values.
 template <class T, bool k_is_contiguous, int tile_k>
 struct OperandSource {
     global_matrix<const T> matrix;
@@ -48,7 +48,7 @@ struct OperandSource {
     }
 };
 
-// Codes of 6 bits, in the order of rows_of_6_bits: tiles along K are as far apart as all rows have bytes of 128 codes.
+// 6-bit values in the layout of rows_of_6_bits: the stride between tiles along K is the size of 128 values of all rows.
 template <class T, int extent>
 struct SixBitSource {
     const char* data;
@@ -69,9 +69,9 @@ struct SixBitSource {
     }
 };
 
-// `extent` rows (columns) of the product by tile_k elements: a lane owns 16 bytes along K of each base tile, an LDS read, or
-// more where the matrix instruction wants as many; it takes them in as many parts as it needs (multiply_base). Where B is converted, a
-// lane's 32 neighbours along K are several steps' of A.
+// `extent` rows (columns) of the product by tile_k elements: a lane owns 16 bytes along K of each base tile, which is one LDS read, or
+// more where the matrix instruction takes more; the product is split into as many instructions as needed (multiply_base). Where B is
+// converted, a lane's 32 consecutive elements along K match several steps of A.
 template <class T, int extent, bool k_is_contiguous, GemmConfig config>
 struct Operand {
     static constexpr bool along_k = k_is_contiguous;
@@ -81,7 +81,7 @@ struct Operand {
     static constexpr Fill fill = config.row_start == RowStart::element   ? Fill::elements
                                  : config.schedule == Schedule::streamed ? Fill::registers
                                                                          : vector_fill;
-    // Transposed in the LDS read where the target can, else on the way into LDS.
+    // Transposed in the LDS read where the target supports it, otherwise on the way into LDS.
     static constexpr bool read_transposed = !k_is_contiguous && target.transposed_lds_read,
                           filled_transposed = !k_is_contiguous && !read_transposed;
     static_assert(k_is_contiguous || is_16bit<T>, "transposition moves 16-bit elements");
@@ -94,7 +94,7 @@ struct Operand {
                   "a tile of codes of 6 bits is what is behind each other");
     using Source = choose<is_float6<T>, SixBitSource<T, extent>, OperandSource<T, k_is_contiguous, tile_k>>;
     static constexpr bool meets_converted = config.converts_b() && is_16bit<T>;
-    static constexpr int reads = meets_converted                               ? 4  // of a base tile
+    static constexpr int reads = meets_converted                               ? 4  // per base tile
                                  : is_float8<T> && target.matrix_k_8bit == 128 ? 2
                                                                                : 1;
     using base = choose<is_float6<T>, base_shape<16, stored<T>(128), stored<T>(128) / 4>,
@@ -124,13 +124,13 @@ struct Operand {
         choose<filled_transposed, global_to_shared_transposed<Tile, threads, fill, config.in_registers>,
                global_to_shared<Tile, threads, fill, config.in_registers>>;
 
-    // Only K is ever masked: what rows of the product beyond the matrix read never leaves their own row of the accumulator.
+    // Only K is ever masked: what rows past the end of the matrix read stays in their own row of the accumulator.
     KITTENS_DEVICE static int valid_rows(int valid_k) { return k_is_contiguous ? extent : valid_k; }
     KITTENS_DEVICE static int valid_cols(int valid_k) {
         return k_is_contiguous ? stored<T>(valid_k) : extent;
     }
 
-    // K ends inside 16 bytes, which are loaded whole: only rows that run along K are cut there.
+    // K ends inside 16 bytes, which are loaded whole: this happens only in rows that run along K.
     KITTENS_DEVICE static bool is_cut(int valid_k) { return stored<T>(valid_k) % vector_elements != 0; }
     KITTENS_DEVICE static void clear_past(Tile tile, int valid_k) {
         if constexpr (k_is_contiguous && !is_float6<T>) zero_columns<threads>(tile, stored<T>(valid_k));

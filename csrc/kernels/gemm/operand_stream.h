@@ -5,20 +5,20 @@
 
 namespace hipkittens::gemm {
 
-// Loads of an operand, a K tile of which is `pieces` tiles in LDS.
+// Loads of an operand whose K tiles consist of `pieces` tiles in LDS.
 template <class Operand, int pieces>
 struct OperandStream {
     using Tile = typename Operand::Tile;
     using Loads = typename Operand::Loads;
     static constexpr bool direct = Operand::fill == Fill::direct;
 
-    // All of K is in one buffer; but rows that have no alignment may be anywhere.
+    // All of K is in one buffer, except for unaligned rows, which may be anywhere.
     static constexpr bool one_buffer = Operand::fill != Fill::elements;
     using TileSource = choose<one_buffer, tiles_of_buffer, tiles_of_window>;
 
     tile_iterator<TileSource> k_tiles;  // not yet issued, after the first of the range
     Loads loads[pieces];
-    buffer first_view;  // of the range's first tile, which K may cut
+    buffer first_view;  // of the range's first tile, which may be partial
     uint32_t first_offsets[pieces][Loads::passes];
     int valid_k;
     shared_byte* lds;
@@ -52,7 +52,7 @@ struct OperandStream {
     KITTENS_DEVICE Tile tile(int buffer, int piece = 0) const {
         return {lds + (buffer * pieces + piece) * Tile::bytes};
     }
-    // Nothing is loaded from now on but zeros.
+    // From now on, loads return only zeros.
     KITTENS_DEVICE void close() {
         k_tiles.source.close();
         first_view.bytes = first_view.scalar_offset = 0;
@@ -69,7 +69,7 @@ struct OperandStream {
     KITTENS_DEVICE void issue(int buffer) {
         loads[piece].template issue_prepared<set>(k_tiles.view(), tile(buffer, piece));
     }
-    // Through registers: every write to LDS and every load by itself, the loads behind the writes.
+    // Through registers: each write to LDS and each load separately, with the loads after the writes.
     static constexpr int commit_items = Loads::commit_items, items = commit_items + Loads::issue_items;
     template <int item, int set, bool refilled>
     KITTENS_DEVICE void commit_and_issue_item(int buffer) {
@@ -78,7 +78,7 @@ struct OperandStream {
         else if constexpr (refilled)
             loads[0].template issue_item<item - commit_items, set>(k_tiles.view(), tile(buffer));
     }
-    // This or the other operand, which is loaded alike.
+    // This operand or the other one, which is loaded in the same way.
     template <class Other>
     KITTENS_DEVICE void replace_where(bool replaced, const Other& other) {
         static_assert(direct && Other::Loads::passes == Loads::passes && Other::Tile::bytes == Tile::bytes,

@@ -1,12 +1,12 @@
-// kernels/gemm/paired_columns.h: columns of C that are made of two columns of the product each, a gate and what it multiplies.
+// kernels/gemm/paired_columns.h: columns of C computed from two columns of the product each, a gate and its partner.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "panels.h"
 
 namespace hipkittens::gemm {
 
-// Both columns of a pair are to be in one lane. Where a tile is in two pieces, the second has the partners of the first's columns;
-// elsewhere base tiles of gates and of their partners alternate.
+// Both columns of a pair must be in one lane. If a tile has two pieces, the second one has the partners of the first one's
+// columns; otherwise base tiles of gates and of their partners alternate.
 template <int pieces, int base_columns>
 struct PairedRow {
     int gate, is_partner;
@@ -18,7 +18,7 @@ struct PairedRow {
     }
 };
 
-// B as `Source` has it, rows along K: the partner of a row is `pair_bytes` behind it.
+// B as in `Source`, with rows along K: the partner of a row is `pair_bytes` after it.
 template <class Source, int pieces, int base_columns>
 struct PairedSource : Source {
     using Row = PairedRow<pieces, base_columns>;

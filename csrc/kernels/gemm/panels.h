@@ -1,4 +1,4 @@
-// kernels/gemm/panels.h: B whose rows are in panels.
+// kernels/gemm/panels.h: B with rows in panels (preshuffled weights).
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "epilogue.h"
@@ -6,12 +6,12 @@
 
 namespace hipkittens::gemm {
 
-// A panel of 16 or 32 rows has the first 16 bytes of each of its rows behind each other, then the next 16 of each, as AITER's
-// shuffle_weight and hipkittens.preshuffle leave weights: what a tile needs of a panel is one piece of memory. Panels of one row are rows.
+// A panel of 16 or 32 rows stores the first 16 bytes of each row consecutively, then the next 16 of each, as AITER's shuffle_weight and
+// hipkittens.preshuffle produce: a tile reads one contiguous block of each panel. Panels of one row are plain rows.
 template <class T>
 struct PanelRows {
-    uint32_t row_bytes, shift;  // of all that a row has; log2 of the rows of a panel
-    int first;                  // row of the window that row 0 is
+    uint32_t row_bytes, shift;  // of the whole row; log2 of the rows of a panel
+    int first;                  // row of the window that is row 0
 
     KITTENS_DEVICE uint32_t operator()(Coordinate at) const {
         const uint32_t row = static_cast<uint32_t>(first + at.row), inside = row & ((1u << shift) - 1),
@@ -20,7 +20,7 @@ struct PanelRows {
     }
 };
 
-// Windows begin with the panel that the workgroup's first row is in.
+// Windows begin with the panel that contains the workgroup's first row.
 template <class Operand>
 struct PanelSource : Operand::Source {
     static_assert(Operand::along_k, "panels have rows along K");
@@ -47,7 +47,7 @@ struct PanelSource : Operand::Source {
     }
 };
 
-// Of a kernel's B, by its arguments.
+// Whether a kernel's B may be in panels, by its arguments.
 template <class Operand, class Arguments>
 inline constexpr bool reads_panels =
     MayHavePanels<Arguments> && Operand::along_k && Operand::fill != Fill::elements &&

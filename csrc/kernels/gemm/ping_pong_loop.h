@@ -1,12 +1,12 @@
-// kernels/gemm/ping_pong_loop.h: eight waves in two groups; a K tile is four phases, each moving a half tile.
+// kernels/gemm/ping_pong_loop.h: eight waves in two groups; a K tile has four phases, each of which moves half a tile.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "main_loop.h"
 
 namespace hipkittens::gemm {
 
-// A wave multiplies two bands of rows by two bands of columns, one of each half of the tile: as soon as every wave has
-// read its first band, the first half of the buffer is free.
+// A wave multiplies two bands of rows by two bands of columns, one from each half of the tile: as soon as every wave
+// has read its first band, the first half of the buffer is free.
 template <GemmConfig config, class Policy>
 struct PingPongLoop : MainLoop<config, Policy, 2> {
     using Base = MainLoop<config, Policy, 2>;
@@ -16,18 +16,18 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
     using typename Base::A, typename Base::B;
     static_assert(config.threads() == 512, "ping-pong is a schedule of eight waves");
 
-    // Phase 0 reads the first half of A, 1 the second half of B, 2 the second half of A, 3 the first half of B of the
-    // next tile, so that no phase has more reads than its products cover. A half is refilled after the phase that read it.
-    // Direct loads: phases 0 and 1 load the halves of one operand for the next tile, 2 and 3 those of the other for the
-    // one after it. Through registers a half's load begins one phase after its registers were written to LDS (for the
-    // second half of A two), so that only three halves occupy registers; the compiler counts these loads.
+    // Phase 0 reads the first half of A, 1 the second half of B, 2 the second half of A, 3 the first half of B of the next
+    // tile, so that no phase has more reads than its products cover. A half is refilled after the phase that read it.
+    // Direct loads: phases 0 and 1 load the halves of one operand for the next tile, 2 and 3 those of the other operand
+    // for the tile after it. Through registers, the load of a half begins one phase after its registers were written to
+    // LDS (two for the second half of A), so that only three halves occupy registers; the compiler counts these loads.
     static constexpr int phases = 4;
     struct DirectLoads {
         static constexpr int near = A::Loads::loads_per_wave, far = B::Loads::loads_per_wave;
         static_assert(!alternate || near == far,
                       "either operand may be the one that is loaded one tile ahead");
         static constexpr load_stage of_accumulation{0, 0, 1, Base::Accumulation::loads_per_tile};
-        // Factors of the matrix steps come last, and are read for the first time with the first half of B.
+        // Factors of the matrix steps come last, and are first read with the first half of B.
         static constexpr load_stage factors{3, -1, 2, Base::StepFactors::loads_per_wave};
         static constexpr load_pipeline<6> a_is_near{
             phases,
@@ -35,7 +35,7 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
         static constexpr load_pipeline<6> b_is_near{
             phases,
             {of_accumulation, {0, -1, 1, near}, {1, 1, 1, near}, {2, 0, 2, far}, {3, 2, 2, far}, factors}};
-        // Every other phase waits for what the next two read.
+        // Every other phase waits for what the next two phases read.
         static constexpr int in_flight_after(int phase) {
             if (phase % 2 != 0) return any_vector_memory;
             const int one = a_is_near.in_flight(phase, 2), other = b_is_near.in_flight(phase, 2);
@@ -57,19 +57,19 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
     }
     KITTENS_DEVICE void read_b(int buffer, int half) {
         typename B::Tile tile = b_tile(buffer, half);
-        // Beyond the 64 KiB that an offset field spans the beginning of B is part of the register.
+        // Past the 64 KiB that an offset field covers, the beginning of B is part of the address register.
         if constexpr (operand_bytes > 65536) tile.data = lds + b_begin + (buffer * 2 + half) * B::Tile::bytes;
         B::template read<base_tiles<0, width, 0, steps>>(b_registers[half], tile, col, 0);
         this->scales.template read_b<0, width>(b_scales[half], buffer, half);
     }
-    // What ends with the tiles: where the loop carries dwords of B, the compiler keeps it in vector registers, which no load takes. A
-    // load in assembly wants five wait states behind the move (CDNA3 ISA manual 4.5), which the compiler does not count.
+    // For values that change with the last tiles: where the loop carries dwords of B, the compiler keeps them in vector registers, which no
+    // load accepts. A load in assembly needs five wait states after the move (CDNA3 ISA manual 4.5), which the compiler does not insert.
     KITTENS_DEVICE static void in_scalars(buffer& source) {
         source.bytes = uniform(source.bytes);
         source.scalar_offset = uniform(source.scalar_offset);
         asm("s_nop 4" : "+s"(source.bytes), "+s"(source.scalar_offset));
     }
-    // What phase `phase` does for later tiles.
+    // The loads for later tiles in phase `phase`.
     template <int buffer, int phase, bool steady>
     KITTENS_DEVICE void refill() {
         auto& [near, far] = in_flight;  // loaded one tile ahead, and two
@@ -103,7 +103,7 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
     // One K tile in LDS buffer `buffer`.
     template <int buffer, bool steady>
     KITTENS_DEVICE void k_tile() {
-        constexpr int products = height * width * steps;  // of a phase, a band of rows by a band of columns
+        constexpr int products = height * width * steps;  // per phase, a band of rows by a band of columns
         ping_pong<0, phases, choose<direct, DirectLoads, loads_to_registers>>(
             work<every_slot{0, phases, products}>([&](auto product) KITTENS_INLINE {
                 constexpr int phase = product.value / products,
@@ -124,7 +124,7 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
             }),
             work<every_slot{0, phases}>([&](auto phase)
                                             KITTENS_INLINE { refill<buffer, phase.value, steady>(); }),
-            // Behind the latency of the products, which the other group's run meanwhile.
+            // After the latency of the products; those of the other group run meanwhile.
             work<every_slot{0, Base::promotes ? phases : 0}>([&](auto phase) KITTENS_INLINE {
                 promote_band<(phase.value + phases - 1) % phases>();
                 if constexpr (phase.value == 0) this->accumulation.begin_k_tile();
@@ -132,7 +132,7 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
                 this->accumulation.begin_band();
             }));
     }
-    // Of the products of a phase.
+    // For the products of a phase.
     template <int phase>
     KITTENS_DEVICE void promote_band() {
         for_each_index<height * width>([&](auto n) KITTENS_INLINE {
@@ -140,7 +140,7 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
         });
     }
 
-    // As if two tiles before the first had run.
+    // Issues loads as if two tiles before the first had run.
     KITTENS_DEVICE void begin_loads() {
         auto& [near, far] = in_flight;
         this->accumulation.issue_first(0);
@@ -148,7 +148,7 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
             near.issue_first(0);
             far.issue_first(0);
             this->scales.issue_first();
-            // The FIFO load queue of the compute unit is shared by its waves: what all need first comes before the rest.
+            // The compute unit's FIFO load queue is shared by its waves: what all waves need first goes before the rest.
             s_barrier();
             far.issue_first(1);
             near.issue_first(1);
@@ -181,7 +181,7 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
         read_b(0, 0);
 
         stagger_wave_groups(wave_id(), [&] {
-            // `left` goes down by one with every tile, from one less than their number.
+            // `left` decreases by one with every tile, starting from one less than their number.
             const int &left = in_flight.first.k_tiles.left, &left_of_far = in_flight.second.k_tiles.left;
             if constexpr (direct)
                 while (left_of_far > 2) {

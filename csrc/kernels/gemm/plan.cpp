@@ -1,4 +1,4 @@
-// kernels/gemm/plan.cpp: which variant, how many splits, which order.
+// kernels/gemm/plan.cpp: selects the variant, the number of splits and the order of workgroups.
 // SPDX-License-Identifier: MIT
 #include "plan.h"
 
@@ -15,7 +15,7 @@
 namespace hipkittens::gemm {
 namespace {
 
-constexpr int64_t largest_extent = 0x7ffffe00;         // a tile beyond it still counts in 32 bits
+constexpr int64_t largest_extent = 0x7ffffe00;         // a tile past it still counts in 32 bits
 constexpr int64_t largest_batches_per_launch = 65535;  // grid z
 constexpr int reduce_threads = 256;
 
@@ -31,14 +31,14 @@ Stored stored_b(const Problem& p) {
     return p.b.transposed ? Stored{p.n, stored_elements(p.b_type, p.k)} : Stored{p.k, p.n};
 }
 
-// A single row's stride says nothing (PyTorch leaves any number there); the kernels want one that covers the
-// row.
+// The stride of a single row is meaningless (PyTorch leaves any number there); the kernels need one that
+// covers the row.
 Matrix normalized(Matrix matrix, Stored stored) {
     if (stored.rows == 1) matrix.leading_stride = stored.cols;
     return matrix;
 }
 
-// Scales of blocks of K are not those of a sum over all of it: the products have them, each split its own.
+// Scales of blocks of K cannot be applied to a sum over all of K: they apply to the products, in each split separately.
 bool scales_products(Scales scales) { return scales != Scales::none && scales != Scales::outer; }
 
 void check(const Problem& p) {
@@ -90,7 +90,7 @@ void check(const Problem& p) {
     if (p.batch > 1 && p.c.batch_stride == 0) refuse("batches of c overlap: batch stride 0");
 }
 
-// Loads of 16 bytes need rows that begin on 4 bytes and hold whole dwords (CDNA3 ISA manual 9.1: buffer
+// 16-byte loads need rows that are 4-byte aligned and hold whole dwords (CDNA3 ISA manual 9.1: buffer
 // dwords are aligned).
 bool rows_are_dwords(const Matrix& m, Stored stored, int64_t batch, ElementType type) {
     const auto dwords = [&](int64_t elements) { return elements * size_of(type) % 4 == 0; };
@@ -103,8 +103,8 @@ Orientation orientation_of(const Problem& p) {
                           : (p.b.transposed ? Orientation::nt : Orientation::nn);
 }
 
-// Windows of rows and chunks of an XCD after HipKittens' measurements (8 rows and 64 tiles at 8192^3), never
-// wider than the grid is high.
+// Windows of rows and chunks of an XCD according to HipKittens' measurements (8 rows and 64 tiles at
+// 8192^3), never wider than the grid is high.
 TileOrder order_of(const Problem& p, const GemmConfig& config) {
     TileOrder order{};
     order.tiles_m = static_cast<uint32_t>(divide_up(p.m, config.tile_m));
@@ -120,7 +120,7 @@ const void* advanced(const void* data, int64_t elements, int size) {
     return static_cast<const char*>(data) + elements * size;
 }
 
-// What the cycle model says of each variant, and how it was asked: costs.def.
+// The cycle model's costs of each variant; costs.def describes how they were obtained.
 struct Cost {
     int target;
     ElementType a, b;
@@ -151,17 +151,17 @@ constexpr ReduceCost reduce_costs[] = {
 #undef GEMM_REDUCE_COST
 };
 
-// Elements of one size cost the same: bf16 stands for f16, fp8 for all of 8 bits and fp6 for bf6.
+// Elements of one size cost the same: bf16 stands for f16, fp8 for all 8-bit types and fp6 for bf6.
 ElementType costed_as(ElementType element) {
     if (element == ElementType::f16) return ElementType::bf16;
     if (element == ElementType::bf6) return ElementType::fp6;
     return size_of(element) == 1 && element != ElementType::fp4 ? ElementType::fp8 : element;
 }
 
-// Scales of columns are a few loads more than those that columns share.
+// Scales per column are a few more loads than those that columns share.
 Scales costed_as(Scales scales) { return scales == Scales::row_blocks ? Scales::blocks : scales; }
 
-// The row for so many workgroups on a compute unit, or the one with the most.
+// The entry for this many workgroups on a compute unit, or the one with the most.
 const Cost& cost_of(int target, const GemmConfig& config, int64_t concurrent) {
     const Cost* most = nullptr;
     for (const Cost& cost : costs)
@@ -174,7 +174,7 @@ const Cost& cost_of(int target, const GemmConfig& config, int64_t concurrent) {
     if (!most) throw std::logic_error("gemm: costs.def lacks a variant; run benchmarks/gemm_plan.py");
     return *most;
 }
-// Of a compute unit that holds as many as it can.
+// For a compute unit that holds as many as it can.
 const Cost& full_cost_of(int target, const GemmConfig& config) {
     return cost_of(target, config, std::numeric_limits<int64_t>::max());
 }
@@ -190,10 +190,10 @@ double clocks_of_round(int target, const GemmConfig& config, int64_t k) {
     return cost.least + static_cast<double>(divide_up(k, config.tile_k) - 1) * cost.k_tile;
 }
 
-// Clocks that the cycle model would give a choice, about: rounds of workgroups, each with what comes beside its K
-// tiles. What a K tile costs lies between a grid whose workgroups share what they read and one that reads everything
-// from memory, by how much of what it loads no other workgroup has loaded. The latter is memory's bandwidth, of which each has the
-// more, the fewer they are.
+// An estimate of the clocks that the cycle model would report for a choice: rounds of workgroups, each with its cost apart from K
+// tiles. The cost of a K tile is between that of a grid whose workgroups share what they read and that of one that reads
+// everything from memory, depending on how much of its loads no other workgroup has loaded. The latter is bound by memory
+// bandwidth, of which each workgroup has more if there are fewer of them.
 double predicted_clocks(const Problem& p, const GemmConfig& config, int splits, RowsOfTiles rows) {
     const auto [tiles_m, before] = rows;
     const double units = p.device.compute_units;
@@ -209,7 +209,7 @@ double predicted_clocks(const Problem& p, const GemmConfig& config, int splits, 
         const double from_memory = std::max(cost.k_tile, units_at_work * cost.k_tile_streamed);
         const double at_work = cost.round + k_tiles * (cost.k_tile + streamed * (from_memory - cost.k_tile));
         if (before == 0) return at_work;
-        // A round is as long as one of its workgroups, which has short K all to itself.
+        // A round is as long as one of its workgroups, which has a short K to itself.
         const double of_one = cost_of(p.device.target, config, 1).k_tile;
         return std::max(at_work, before + cost.least + (k_tiles - 1) * of_one);
     };
@@ -246,7 +246,7 @@ constexpr auto all_variants = [] {
     return result;
 }();
 
-// Of each row, the one that differs in nothing but the order of its loads.
+// For each row, the one that differs only in the order of its loads.
 constexpr auto twins = [] {
     std::array<const GemmVariant*, all_variants.size()> result{};
     for (const GemmVariant& row : all_variants)
@@ -266,19 +266,19 @@ int64_t largest_stride_bytes(const Problem& p, const GemmConfig& config) {
     const int64_t b = (config.b_is_transposed() ? config.tile_n : config.tile_k) * row_b;
     const int64_t c = config.tile_m * std::max(p.c.leading_stride, p.n) * size_of(ElementType::f32);
     if (config.schedule == Schedule::simple) return std::max({a, b, c});
-    // One buffer for all of K.
+    // All of K in one buffer.
     const int64_t all_a = (config.a_is_transposed() ? p.k : config.tile_m) * row_a;
     const int64_t all_b = (config.b_is_transposed() ? config.tile_n : p.k) * row_b;
     return std::max({c, all_a + stored_elements(config.a, p.k) * size_of(config.a),
                      all_b + stored_elements(config.b, p.k) * size_of(config.b)});
 }
 
-// Partial sums that no scale, bias or activation was applied to yet, as their operands have them.
+// The type of partial sums before any scale, bias or activation, which follows from the operands.
 ElementType sum_type(const Problem& p) {
     return p.a_type == ElementType::i8 ? ElementType::i32 : ElementType::f32;
 }
 
-// Where the scales of a tile's rows and all blocks of K end, behind its first one; blocks of K are one buffer.
+// Where the scales of a tile's rows and all blocks of K end, relative to the first one; all blocks of K are in one buffer.
 int64_t largest_scale_stride_bytes(const Problem& p, const GemmConfig& config) {
     const auto span = [&](const ScaleArgument& scale, int64_t rows) -> int64_t {
         if (scale.block_rows == 32) return rows / 32 * scale.stride;
@@ -288,7 +288,7 @@ int64_t largest_scale_stride_bytes(const Problem& p, const GemmConfig& config) {
     return std::max(span(p.a_scale, config.tile_m), span(p.b_scale, config.tile_n));
 }
 
-// The launch of a row whose kind takes so much of the arguments.
+// The launch of a row, with the part of the arguments that its kind takes.
 Launch product_launch(const GemmVariant& variant, int target, std::array<uint32_t, 3> grid,
                       const ScaledGemmArguments& arguments) {
     const int threads = variant.config.threads();
@@ -358,7 +358,7 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
         throw std::invalid_argument(std::string("gemm: ") + variant.name + " cannot run this problem");
     const GemmConfig& config = variant.config;
     const int64_t k_tiles = divide_up(problem.k, config.tile_k);
-    // The reduction adds to C what the splits' partial sums come to.
+    // The reduction adds the sum over the splits to C.
     if (problem.adds && variant.adds != (splits == 1))
         throw std::invalid_argument(std::string("gemm: ") + variant.name + " does not add " +
                                     std::to_string(splits) + " splits to C");
@@ -366,7 +366,7 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
         throw std::invalid_argument("gemm: " + std::to_string(splits) + " splits of " +
                                     std::to_string(k_tiles) + " K tiles");
     const int64_t k_tiles_per_split = divide_up(k_tiles, splits);
-    splits = static_cast<int>(divide_up(k_tiles, k_tiles_per_split));  // none empty
+    splits = static_cast<int>(divide_up(k_tiles, k_tiles_per_split));  // none is empty
 
     const Matrix a = normalized(problem.a, stored_a(problem)), b = normalized(problem.b, stored_b(problem)),
                  c = normalized(problem.c, {problem.m, problem.n});
@@ -455,7 +455,7 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
     return result;
 }
 
-// Is there a row that differs in nothing but the order of loads, which is the one asked for?
+// Whether another row differs only in the order of loads, and has the requested order.
 bool is_other_twin(const GemmVariant& variant, const Problem& problem) {
     const GemmVariant* twin = twins[&variant - all_variants.data()];
     return twin && twin->config.load_order == problem.load_order && suits(*twin, problem);
@@ -472,8 +472,8 @@ Plan plan(const Problem& problem) {
         const int64_t tiles = divide_up(problem.m, variant.config.tile_m) *
                               divide_up(problem.n, variant.config.tile_n) * problem.batch;
         for (const int splits : {1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32}) {
-            // The reduction has one row of workgroups per row of C (grid y); shorter parts than four K tiles would be
-            // all beginning and end.
+            // The reduction has one row of workgroups per row of C (grid y); splits shorter than four K tiles would
+            // consist only of prologue and epilogue.
             // All variants of an element type sum along K in one order.
             if (splits > 1 && (problem.device.batch_invariant || problem.m > 65535 || k_tiles / splits < 4 ||
                                tiles * splits > 4 * problem.device.compute_units))

@@ -1,4 +1,4 @@
-// kernels/gemm/plan.h: from a problem to launches. Pure: no device, no library, nothing remembered.
+// kernels/gemm/plan.h: plans the launches of a problem. Pure functions: no device, no library, no state.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <cstdint>
@@ -14,19 +14,19 @@
 
 namespace hipkittens::gemm {
 
-// A matrix as it lies in memory: strides in elements, unit stride along the last dimension. A transposed
-// operand is described by the rows it is stored in: a of "t" orientation has k rows of m elements. A transposed B may be in panels
-// (panels.h) of 16 or 32 rows, which follow each other.
+// A matrix in memory: strides in elements, unit stride along the last dimension. A transposed operand is described by the rows it
+// is stored in: a with "t" orientation has k rows of m elements. A transposed B may be in consecutive panels (panels.h) of 16 or
+// 32 rows.
 struct Matrix {
     const void* data = nullptr;
     int64_t leading_stride = 0;
     int64_t batch_stride = 0;
     bool transposed = false;
-    int32_t panel_rows = 0;  // or in rows
+    int32_t panel_rows = 0;  // 0: in rows
 };
 
-// C[batch, m, n] = A[batch, m, k] B[batch, k, n] (+ bias[n]). Quantised operands have scales, unless the sums are wanted as they
-// are, and C may be an activation of it all. adds: to what C, which is f32, holds already.
+// C[batch, m, n] = A[batch, m, k] B[batch, k, n] (+ bias[n]). Quantized operands have scales, unless the raw sums are requested,
+// and an activation may be applied to the result. adds: adds to the contents of C, which is f32.
 struct Problem {
     DeviceShape device;
     ElementType a_type = ElementType::bf16, b_type = ElementType::bf16, output = ElementType::bf16;
@@ -34,19 +34,19 @@ struct Problem {
     Matrix a, b, c;
     const void* bias = nullptr;
     ElementType bias_type = ElementType::bf16;
-    LoadOrder load_order = LoadOrder::alternate;  // of two rows that differ in nothing else, which to take
+    LoadOrder load_order = LoadOrder::alternate;  // which of two rows to take that differ in nothing else
     Scales scales = Scales::none;
     ScaleArgument a_scale{}, b_scale{};
     int32_t activation = no_activation;
     bool adds = false;
 };
 
-// -128 * -128 for each of fewer K than these fits in 31 bits.
+// With fewer K than this, the sum of -128 * -128 products fits in 31 bits.
 inline constexpr int64_t exact_i8_products = 1 << 17;
 // Lane offsets inside a tile stay below this (tiles/global_layout.h, out_of_range).
 inline constexpr int64_t reach_bytes = 0xfff00000;
 
-// A row that computes products, of whichever kind.
+// A row of any kind that computes products.
 struct GemmVariant {
     const char* name;
     Targets targets;
@@ -56,7 +56,7 @@ struct GemmVariant {
 std::span<const GemmVariant> gemm_variants();
 
 struct Launch : hipkittens::Launch {
-    // Where in arguments the workspace's address is added, or -1.
+    // The position in arguments where the workspace's address is added, or -1.
     int workspace_at = -1;
 };
 
@@ -67,37 +67,37 @@ struct Plan {
     std::vector<Launch> launches;  // in order, on one stream
 };
 
-// Throws std::invalid_argument with what is wrong and what would be right.
+// Throws std::invalid_argument, stating what is wrong and what is expected.
 Plan plan(const Problem& problem);
 
-// The plan with every choice forced but the arguments: for tests and tuning. splits >= 1.
+// The plan with every choice forced except the arguments: for tests and tuning. splits >= 1.
 Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits);
 
-// Throws std::invalid_argument unless b is in rows, or in panels as kernels read them.
+// Throws std::invalid_argument unless b is in rows, or in panels that kernels can read.
 void check_panels(const Problem& problem);
 // GemmArguments::b_panel_shift.
 uint32_t panel_shift(const Matrix& b);
 
-// May this variant run this problem at all?
+// Whether this variant can run this problem at all.
 bool suits(const GemmVariant& variant, const Problem& problem);
 
-// Can a kernel of this configuration read these operands and write the product, whatever the grid?
+// Whether a kernel of this configuration can read these operands and write the product, for any grid.
 bool suits(Targets targets, const GemmConfig& config, const Problem& problem);
 
-// What the cycle model would give, about: costs.def.
+// An estimate of the clocks that the cycle model would report: costs.def.
 double predicted_clocks(const Problem& problem, const GemmConfig& config, int splits);
 
-// Tiles along m of each of a batch on average, in place of those of problem.m, and clocks that a workgroup takes until it knows its tile.
+// The average number of tiles along m per batch, in place of those of problem.m, and the clocks that a workgroup takes to find its tile.
 struct RowsOfTiles {
     double tiles_m, before;
 };
 double predicted_clocks(const Problem& problem, const GemmConfig& config, int splits, RowsOfTiles rows);
 
-// Workgroups that a compute unit runs side by side, and for how many clocks, about, where there are as many: costs.def, too.
+// Workgroups that a compute unit runs concurrently, and an estimate of their clocks if there are that many: also from costs.def.
 int concurrent_workgroups(int target, const GemmConfig& config);
 double clocks_of_round(int target, const GemmConfig& config, int64_t k);
 
-// Must be called with workspace_bytes of device memory (aligned to 16) when workspace_bytes is not zero.
+// Must be called with workspace_bytes of device memory (aligned to 16) if workspace_bytes is not zero.
 void bind_workspace(Plan& plan, void* workspace);
 
 }  // namespace hipkittens::gemm

@@ -1,4 +1,4 @@
-// kernels/gemm/plan_activated.cpp: which variant; K is never split, since a function of a part of a sum is of no use.
+// kernels/gemm/plan_activated.cpp: selects the variant; K is never split, since the function needs the whole sum.
 // SPDX-License-Identifier: MIT
 #include "plan_activated.h"
 
@@ -20,14 +20,14 @@ constexpr auto all_variants = [] {
     return result;
 }();
 
-// As a row of plain products has it: a gated tile is half as many columns of C.
+// As a row of plain products: a gated tile has half as many columns of C.
 GemmVariant in_columns_of_c(const ActivatedVariant& variant) {
     GemmVariant result = variant;
     if (variant.gated) result.config.tile_n /= 2;
     return result;
 }
 
-// As a product of all columns that are multiplied.
+// As a product with all columns that are multiplied.
 Problem whole_product(const ActivatedProblem& problem) {
     Problem whole = problem;
     if (problem.gated) whole.n *= 2;

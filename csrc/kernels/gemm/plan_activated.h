@@ -1,22 +1,22 @@
-// kernels/gemm/plan_activated.h: from a linear layer with its activation or gate to a launch. Pure, as plan.h.
+// kernels/gemm/plan_activated.h: plans the launch of a linear layer with an activation or gate. Pure, like plan.h.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "plan.h"
 
 namespace hipkittens::gemm {
 
-// What becomes of sums: a function of each, or with gates a function of one times another, its partner, which is `pair_stride` elements
-// behind in B and `bias_pair_stride` in the bias, whose gates are `bias_stride` apart.
+// What is applied to the sums: a function of each or, with gates, a function of one times another, its partner. The partner is
+// `pair_stride` elements after the gate in B and `bias_pair_stride` in the bias, whose gates are `bias_stride` apart.
 struct Gate {
     bool gated = false;
     float alpha = 1;
     int64_t pair_stride = 0, bias_stride = 1, bias_pair_stride = 0;
     float limit = 0;
-    Matrix sums;  // where they are kept: m rows of n, or of n gates and then n partners; or without data
+    Matrix sums;  // where to store them: m rows of n, or of n gates followed by n partners; or without data
 };
 
-// From all of B to its gates: rows of B, and elements of the bias, are n gates and then n partners, or both alternately. Of a problem
-// with a gate.
+// Changes b from all of B to its gates. Rows of B, and elements of the bias, are n gates followed by n partners, or the two
+// interleaved. For a problem with a gate.
 template <class GatedProblem>
 void set_partners(GatedProblem& problem, bool interleaved) {
     const int64_t row = problem.b.leading_stride;
@@ -27,8 +27,8 @@ void set_partners(GatedProblem& problem, bool interleaved) {
     problem.bias_pair_stride = interleaved ? 1 : problem.n;
 }
 
-// C[m, n] = activation(A[m, k] B[k, n] + bias[n]); with gates b describes their columns, and n is their number. 16-bit operands without
-// scales.
+// C[m, n] = activation(A[m, k] B[k, n] + bias[n]); with gates, b describes their columns, and n is their number. 16-bit operands
+// without scales.
 struct ActivatedProblem : Problem, Gate {};
 
 // A row that computes them.
@@ -38,13 +38,13 @@ struct ActivatedVariant : GemmVariant {
 
 bool suits(const ActivatedVariant& variant, const ActivatedProblem& problem);
 
-// Do partners lie where the gates' window reaches, and can a kernel of this configuration read them?
+// Whether partners are within reach of the gates' window, and a kernel of this configuration can read them.
 bool reaches_partners(const GemmConfig& config, const Problem& problem, const Gate& gate);
 
-// The gates' part of arguments.
+// Sets the part of the arguments that belongs to the gates.
 void set_gate(GatedGemmArguments& arguments, const Problem& problem, const Gate& gate);
 
-// Launches, one for each part of very many batches. Throws std::invalid_argument with what is wrong and what would be right.
+// The launches; more than one only for very large batches. Throws std::invalid_argument, stating what is wrong and what is expected.
 Plan plan(const ActivatedProblem& problem);
 
 // The launches of one row of variants.def.

@@ -1,4 +1,4 @@
-// kernels/gemm/plan_codes.cpp: which variant computes a product whose results are 8-bit floats.
+// kernels/gemm/plan_codes.cpp: selects the variant for a product with results in 8-bit floats.
 // SPDX-License-Identifier: MIT
 #include "plan_codes.h"
 

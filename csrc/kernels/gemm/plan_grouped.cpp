@@ -1,4 +1,4 @@
-// kernels/gemm/plan_grouped.cpp: which variant, and a grid that is large enough whatever the groups' sizes.
+// kernels/gemm/plan_grouped.cpp: selects the variant, and a grid that is large enough for any group sizes.
 // SPDX-License-Identifier: MIT
 #include "plan_grouped.h"
 
@@ -11,8 +11,8 @@
 namespace hipkittens::gemm {
 namespace {
 
-constexpr int64_t largest_extent = 0x7ffffe00;        // a tile beyond it still counts in 32 bits
-constexpr int64_t most_groups_of_rows = 64 * 64 - 1;  // group_tiles.h: a lane for each of 64 lanes' groups
+constexpr int64_t largest_extent = 0x7ffffe00;        // a tile past it still counts in 32 bits
+constexpr int64_t most_groups_of_rows = 64 * 64 - 1;  // group_tiles.h: 64 lanes, each with up to 64 groups
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -59,21 +59,21 @@ void check(const GroupedProblem& p) {
         refuse("k = " + std::to_string(p.k) + " is no multiple of 32, as scales of 32 of k need");
 }
 
-// Tiles along m of all groups, at most: an empty group has none, and of the others the last tile of each may hold a single row. The
-// rows behind the last group are one more.
+// Upper bound of the tiles along m of all groups: an empty group has none, and the last tile of each of the others may hold a
+// single row. The rows past the last group are one more range.
 int64_t most_tiles_of_rows(const GroupedProblem& p, const GemmConfig& config) {
     const int64_t ranges = std::min(p.groups + 1, p.m);
     return (p.m + ranges * (config.tile_m - 1)) / config.tile_m;
 }
 
-// Columns of C: a gated tile has half as many.
+// Columns of C per tile: a gated tile has half as many.
 int tile_columns(const GroupedProblem& p, const GemmConfig& config) {
     return p.gated ? config.tile_n / 2 : config.tile_n;
 }
 
-// Tiles along m of a group, on average over groups of so many rows on average: as if each row had chosen its group at random, as tokens
-// choose experts about. How many there are of each size is known to the device alone. The sum over t of how often a group has more than
-// t tiles, by the normal distribution (https://en.wikipedia.org/wiki/Poisson_distribution#Related_distributions), but for t = 0.
+// Average number of tiles along m of a group with the given average number of rows, as if each row had chosen its group at random, roughly
+// as tokens choose experts. Only the device knows the actual sizes. The result is the sum over t of the probability that a group has more
+// than t tiles, by the normal distribution (https://en.wikipedia.org/wiki/Poisson_distribution#Related_distributions), except for t = 0.
 double average_tiles(double rows, int tile_m) {
     const double deviation = std::sqrt(rows), certain = std::floor((rows - 6 * deviation) / tile_m);
     double tiles = 1 - std::exp(-rows) + std::max(certain - 1, 0.0);
@@ -87,7 +87,7 @@ double tiles_of_group(const GroupedProblem& p, const GemmConfig& config) {
     return average_tiles(static_cast<double>(p.m) / static_cast<double>(p.groups), config.tile_m);
 }
 
-// A product of each group.
+// One product per group.
 Problem batch_of(const GroupedProblem& p) {
     Problem batch = p;
     batch.batch = p.groups;
@@ -97,13 +97,13 @@ Problem batch_of(const GroupedProblem& p) {
     return batch;
 }
 
-// Clocks from the begin of a workgroup until it knows its tile: ends of groups are loaded, added up and searched. 256 groups of 32 rows by
-// 7168 of 256 take 12,800 clocks for each three workgroups of 32x64x128_blocks on MI355X, where as many of one product take 5,600
-// (modelled).
+// Clocks from the start of a workgroup until it knows its tile: group ends are loaded, added up and searched. 256 groups of 32 rows by
+// 7168 of 256 take 12,800 clocks per three workgroups of 32x64x128_blocks on MI355X, while the same number from a single product take
+// 5,600 (modelled).
 constexpr double clocks_to_find_a_tile = 6500;
 
-// Neighbours in a row of tiles that one workgroup takes, so that it looks for its group for a small share of its time. Every place on the
-// device has some workgroups nevertheless, among which groups of different sizes even out.
+// Adjacent tiles in a row of tiles that one workgroup processes, so that finding its group is a small share of its time. Still, every
+// slot on the device gets several workgroups, which evens out groups of different sizes.
 int tiles_of_workgroup(const GroupedProblem& p, const GemmConfig& config) {
     if (p.grouping != Grouping::rows || !config.takes_neighbours()) return 1;
     constexpr double share = 0.2;
@@ -138,7 +138,7 @@ constexpr auto all_variants = [] {
     return result;
 }();
 
-// Whatever their sizes and strides.
+// For any sizes and strides.
 bool has_kernel(const GroupedProblem& p) {
     return std::ranges::any_of(all_variants, [&](const GroupedVariant& variant) {
         const GemmConfig& config = variant.config;
@@ -227,8 +227,8 @@ hipkittens::Launch plan(const GroupedProblem& problem) {
     if (!has_kernel(problem))
         throw std::invalid_argument("grouped_gemm: gfx" + std::to_string(problem.device.target) +
                                     " has no kernel for these formats and scalings");
-    // What matrix cores spend on rows of nothing, the chip takes from its clock; and where weights are what is read, any tile takes as
-    // long, and these predictions are off by more than a tenth: twice as many rows for a seventh fewer clocks are as good.
+    // The chip's clock pays for what the matrix cores spend on empty rows. Where reading weights dominates, any tile takes as long,
+    // and these predictions are off by more than a tenth: twice as many rows for a seventh fewer clocks are considered equal.
     constexpr double worth_of_rows = 0.2;
     const GroupedVariant* best = nullptr;
     double best_score = 0;

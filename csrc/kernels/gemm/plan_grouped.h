@@ -1,13 +1,13 @@
-// kernels/gemm/plan_grouped.h: from a product for each group to a launch. Pure, as plan.h.
+// kernels/gemm/plan_grouped.h: plans the launch of one product per group. Pure, like plan.h.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "plan_activated.h"
 
 namespace hipkittens::gemm {
 
-// Products of `groups` groups: m, n and k, of which the dimension that is grouped is that of all groups together; batch strides
-// lead from a group's matrix to the next, and are 0 of a matrix that all groups share. Groups of rows may have scales: those of A
-// for all rows together, those of B with a batch stride; or gates.
+// Products of `groups` groups: m, n and k, where the grouped dimension is the total over all groups; batch strides are between
+// the matrices of consecutive groups, and 0 for a matrix that all groups share. Groups of rows may have scales, those of A for
+// all rows together and those of B with a batch stride; or gates.
 struct GroupedProblem : Problem, Gate {
     int64_t groups = 0;
     Grouping grouping = Grouping::rows;
@@ -18,17 +18,17 @@ struct GroupedProblem : Problem, Gate {
     int64_t choices = 1, tokens = 0;
 };
 
-// A row that computes products of groups, of whichever kind.
+// A row of any kind that computes products of groups.
 struct GroupedVariant : GemmVariant {
     bool gated = false;
 };
 
-// Orientations that rows begin and end in where a group does: of these there are kernels that load 16 bytes at a time.
+// Orientations whose rows begin and end where a group does: for these there are kernels that load 16 bytes at a time.
 bool is_grouped_orientation(Grouping grouping, bool a_is_transposed, bool b_is_transposed);
 
 bool suits(const GroupedVariant& variant, const GroupedProblem& problem);
 
-// Throws std::invalid_argument with what is wrong and what would be right.
+// Throws std::invalid_argument, stating what is wrong and what is expected.
 hipkittens::Launch plan(const GroupedProblem& problem);
 
 // The launch of one row of variants.def.

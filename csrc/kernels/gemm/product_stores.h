@@ -1,4 +1,4 @@
-// kernels/gemm/product_stores.h: rows of a wave's accumulators through LDS to C.
+// kernels/gemm/product_stores.h: moves rows of a wave's accumulators through LDS to C.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
@@ -7,7 +7,7 @@ namespace hipkittens::gemm {
 
 using namespace kittens;
 
-// Known to be small: divisions by powers of two become shifts.
+// Marked as small: divisions by powers of two become shifts.
 KITTENS_DEVICE int own_lane() {
     const int lane = recompute_lane_id();
     __builtin_assume(lane >= 0 && lane < wave_lanes);
@@ -20,13 +20,13 @@ constexpr int next_power_of_two(int value) {
     return power;
 }
 
-// Rows of the product in LDS (output_stager.h), which the operands have left. Runs of four columns are permuted within
-// 128 bytes, the width of LDS for writes, so that neighbouring rows of one column are in different banks; of single bytes, 16 columns.
+// Rows of the product in LDS (output_stager.h), which the operands no longer use. Runs of four columns are permuted within 128 bytes,
+// the width of LDS for writes, so that adjacent rows of one column are in different banks; for single bytes, runs of 16 columns.
 template <class T, int columns>
 struct ProductRows {
     using element = T;
     static constexpr int size = sizeof(T);
-    // Rows begin a power of two apart; the lanes of what is between them have nothing to store.
+    // Rows begin a power of two apart; the lanes between them have nothing to store.
     static constexpr int row_bytes = next_power_of_two(columns) * size,
                          run_bytes = size == 1 ? b128_bytes : 4 * size;
 
@@ -38,7 +38,7 @@ struct ProductRows {
     }
 };
 
-// The elements of a 16-byte vector that C has, one by one.
+// Stores the elements of a 16-byte vector that are inside C, one by one.
 template <class T>
 KITTENS_DEVICE void store_elements(b128 values, buffer destination, uint32_t offset, int columns_left) {
     constexpr int count = b128_bytes / sizeof(T);
@@ -51,7 +51,7 @@ KITTENS_DEVICE void store_elements(b128 values, buffer destination, uint32_t off
     }
 }
 
-// How a wave's bands get from its accumulators to C.
+// Moves a wave's bands from its accumulators to C.
 template <class T, class Accumulator>
 struct ProductStores {
     using Shape = typename Accumulator::shape;
@@ -64,7 +64,7 @@ struct ProductStores {
     int columns;         // of C from the tile's first on
     int lane, row, col;  // of the wave's first band in the tile
 
-    // `whole` as in store(). The compiler may not see that both convert alike, or it converts everything before it asks.
+    // `whole` as in store(). The compiler must not see that both convert alike, or it converts everything before the branch.
     template <int step, bool whole, class Convert>
     KITTENS_DEVICE void write(const Accumulator& sum, int first, const Convert& convert_values) const {
         const Coordinate own = row_layout(Shape::value(), lane, 0);
@@ -84,8 +84,8 @@ struct ProductStores {
     static constexpr bool fill_passes(int rows) {
         return rows < Stager::rows_per_pass || rows % Stager::rows_per_pass == 0;
     }
-    // `count` rows of the band that begins at (band_row, band_col), as they were written from row `written` on. Stores outside
-    // the matrix go to an offset that the buffer drops; rows past its end are past the end of the buffer.
+    // Stores `count` rows of the band that begins at (band_row, band_col), which were written from row `written` on. Stores
+    // outside the matrix use an offset that the buffer drops; rows past the end of the matrix are past the end of the buffer.
     template <int count, bool whole>
     KITTENS_DEVICE void store(int band_row, int band_col, int written) const {
         constexpr bool is_part = count < Stager::rows_per_pass;
@@ -95,7 +95,7 @@ struct ProductStores {
         const bool inside =
             own_byte < Accumulator::cols * static_cast<int>(sizeof(T)) && (!is_part || of_pass < count);
         const bool stored = inside & (column < columns);
-        // Nothing is written between rows: what is half a row before has the same banks.
+        // Nothing is written between rows; the data half a row earlier has the same banks.
         const int read_byte = inside || is_part ? own_byte : own_byte - Rows::row_bytes / 2;
         const auto pass = [&](int first) KITTENS_INLINE {
             const b128 values = Stager::read(lds, own_row, first, read_byte);

@@ -1,4 +1,4 @@
-// kernels/gemm/product_tiles.h: the tile of a workgroup where all of the grid is one product.
+// kernels/gemm/product_tiles.h: the tile of a workgroup if the whole grid is one product.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "config.h"
@@ -6,10 +6,10 @@
 
 namespace hipkittens::gemm {
 
-// Tiles along x of the grid, splits of K along y, batches along z. A column of C is made of `columns_of_each` columns of the product.
+// Tiles along x of the grid, splits of K along y, batches along z. A column of C is computed from `columns_of_each` columns of the product.
 //
 //   with_tile<config>(arguments, use)   use(arguments of the tile's product, tile), if there is a tile for this workgroup
-//   reload(tile)                        the same arguments once more, where they were not kept in registers
+//   reload(tile)                        the same arguments again, where they were not kept in registers
 template <int columns_of_each>
 struct TilesOfColumns {
     template <GemmConfig config, class Arguments, class Use>

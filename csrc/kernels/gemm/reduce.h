@@ -1,4 +1,4 @@
-// kernels/gemm/reduce.h: adds the partial products of a split K, always in the same order.
+// kernels/gemm/reduce.h: adds the partial sums of a split K, always in the same order.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "epilogue.h"
@@ -14,11 +14,11 @@ KITTENS_DEVICE float element_at(buffer source, ElementType type, int index) {
                                      : static_cast<float>(__builtin_bit_cast(half, bits));
 }
 
-// Of one element, in the order of the splits.
+// The sum for one element, in the order of the splits.
 template <class Sum>
 KITTENS_DEVICE Sum sum_of_splits(const Sum* partial, int splits, int64_t split_stride) {
     Sum sum = 0;
-    // Several loads at a time; those past the last split read it once more and are not added.
+    // Several loads at a time; those past the last split read that split again and are not added.
     constexpr int at_once = 8;
     for (int first = 0; first < splits; first += at_once) {
         Sum values[at_once];

@@ -1,4 +1,4 @@
-// kernels/gemm/reduce_scaled.h: adds the partial products of a split K of quantised operands, then what ScaledEpilogue does.
+// kernels/gemm/reduce_scaled.h: adds the partial sums of a split K of quantized operands, then does the work of ScaledEpilogue.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "reduce.h"

@@ -1,25 +1,25 @@
-// kernels/gemm/register_stream.h: an operand's K tiles on their way from memory to the registers of one wave.
+// kernels/gemm/register_stream.h: loads an operand's K tiles from memory to the registers of one wave.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "operand.h"
 
 namespace hipkittens::gemm {
 
-// Every lane loads what it multiplies, 16 bytes along K at a time. Each quarter of the wave has lanes of 16 rows, which the vector cache looks
-// up one after the other; but rows behind the matrix are behind its buffer, and cost nothing: for operands of few rows.
+// Every lane loads what it multiplies, 16 bytes along K at a time. The lanes of each quarter of the wave are in 16 different rows, which the
+// vector cache looks up one by one; but rows past the matrix are past its buffer and cost nothing: for operands with few rows.
 template <class Operand, int tile_k>
 struct RegisterStream {
     static_assert(Operand::along_k, "a lane's elements are neighbours in memory");
     using Tile = typename Operand::template Registers<Operand::rows, tile_k>;
     using T = typename Tile::element;
-    static constexpr int elements = b128_bytes / static_cast<int>(sizeof(T)),  // of a load
-        loads = Tile::per_lane / elements;                                     // of a lane in a base tile
+    static constexpr int elements = b128_bytes / static_cast<int>(sizeof(T)),  // per load
+        loads = Tile::per_lane / elements;                                     // per lane and base tile
     static_assert(Tile::shape::run % elements == 0, "neighbours in a lane are neighbours in memory");
     using Run = vec<T, elements>;
 
     tile_iterator<tiles_of_buffer> k_tiles;  // not yet issued, after the first of the range
     uint32_t offsets[Tile::height];          // of the lane's row of each base tile
-    buffer first_view;                       // of the range's first tile, which K may cut
+    buffer first_view;                       // of the range's first tile, which may be partial
     int valid_bytes;                         // of its rows
 
     template <class Source>
@@ -59,7 +59,7 @@ struct RegisterStream {
         for (int e = 0; e < elements; ++e) fragment[first.value + e] = run[e];
     }
 
-    // Nothing is loaded from now on but zeros.
+    // From now on, loads return only zeros.
     KITTENS_DEVICE void close() {
         k_tiles.source.close();
         first_view.bytes = first_view.scalar_offset = 0;
@@ -71,7 +71,7 @@ struct RegisterStream {
                 buffer_load<b128>(first_view, own + col < valid_bytes ? offsets[i] + col : out_of_range));
         });
     }
-    // Behind the loads: what they brought from behind K. Of one operand it may be anything, not a number included.
+    // After the loads: clears the elements past K. For one of the operands they may be anything, including NaN.
     KITTENS_DEVICE void clear_past_k(Tile& tile) const {
         const int own = Tile::at(lane_id(), 0, 0, 0).col * static_cast<int>(sizeof(T));
         for_each_load(tile, [&](auto& fragment, auto first, int, int col) KITTENS_INLINE {

@@ -1,4 +1,4 @@
-// kernels/gemm/scaled_epilogue.h: what becomes of sums of quantised operands: scales, bias, activation, one rounding.
+// kernels/gemm/scaled_epilogue.h: processes the sums of quantized operands: scales, bias, activation, one rounding.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../activation_functions.h"
@@ -6,7 +6,7 @@
 
 namespace hipkittens::gemm {
 
-// A stage: sums times the factors of their row and of their column, or of their row alone.
+// A stage: multiplies sums by the scales of their row and column, or of their row alone.
 template <bool of_columns>
 struct ScaleSums {
     template <class Accumulator, int down, int across, class Memory>
@@ -56,7 +56,7 @@ struct ScaleSums {
     }
 };
 
-// use(function) for the function that the host names, of a float. To a float's last bits where the result shows them.
+// use(function) for the function selected at run time, on a float. Accurate to the last bits of a float where the result shows them.
 template <class Use>
 KITTENS_DEVICE void with_activation_of_sums(int32_t activation, ElementType output, const Use& use) {
     using activation::Activation;
@@ -79,8 +79,8 @@ KITTENS_DEVICE void with_activation_of_sums(int32_t activation, ElementType outp
     }
 }
 
-// A stage: a function of each sum. The sums go through LDS, so that a loop over them can be one: in registers each would have a copy
-// of every function.
+// A stage: applies a function to each sum. The sums go through LDS, so that one loop can process them: in registers, each would have
+// a copy of every function.
 struct Activate {
     template <class Accumulator, int down, int across, class Arguments, class Memory>
     KITTENS_DEVICE static void apply(Accumulator (&bands)[down][across], const Arguments& arguments,
@@ -122,7 +122,7 @@ struct Activate {
     }
 };
 
-// Integer sums become floats first, or are stored as they are: then the stages have nothing to do.
+// Integer sums are first converted to float, or are stored unchanged: in that case the stages have nothing to do.
 template <class Destination, class... Stages>
 struct ScaledEpilogue {
     template <int lds_bytes, class Accumulator, int down, int across>

@@ -1,4 +1,4 @@
-// kernels/gemm/simple_loop.h: prefetch the next K tile to registers, multiply the current one, barrier.
+// kernels/gemm/simple_loop.h: prefetches the next K tile to registers, multiplies the current one, barrier.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "main_loop.h"
@@ -37,7 +37,7 @@ struct SimpleLoop : MainLoop<config, Policy, 1> {
             for_each_index<height * width>(
                 [&](auto n) { this->template promote<n.value / width, n.value % width>(); });
     }
-    // After it every wave may read the tile whose loads were issued.
+    // After this, every wave may read the tile whose loads were issued.
     KITTENS_DEVICE void commit() const {
         in_flight.first.loads[0].commit(a_tile(0));
         in_flight.second.loads[0].commit(b_tile(0));

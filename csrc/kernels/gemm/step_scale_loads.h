@@ -1,12 +1,12 @@
-// kernels/gemm/step_scale_loads.h: factors of 1 row by 32 of K from memory to the lanes that multiply with them, without LDS.
+// kernels/gemm/step_scale_loads.h: loads scale factors of 1 row by 32 of K from memory to the lanes that use them, without LDS.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "step_scales.h"
 
 namespace hipkittens::gemm {
 
-// Where operands go through registers: every lane loads its own words of one operand's rows, which are the wave's: whole blocks or
-// half of one.
+// Where operands go through registers: every lane loads its own words of the rows of one operand that belong to the wave, which
+// are whole blocks or half of one.
 template <GemmConfig config, int rows>
 struct StepScaleLoads {
     using Words = StepScaleWords<config>;
@@ -20,7 +20,7 @@ struct StepScaleLoads {
     uint32_t offsets[blocks];
     int shift;  // to the bytes of the rows' half
 
-    // Of `extent` rows, the first of which begins block `begin`, those from `first` on.
+    // For `extent` rows, the first of which begins block `begin`: those from `first` on.
     KITTENS_DEVICE StepScaleLoads(const ScaleArgument& scale, int64_t batch, int begin, int extent, int first,
                                   KRange range)
         : shift(has_half ? first / 16 % 2 * 8 : 0) {
@@ -34,7 +34,7 @@ struct StepScaleLoads {
                           static_cast<uint32_t>(step / 2 * scale_block_bytes + step % 2 * 2)};
         };
         first_view = at(range.last);
-        // From one half of a block to the other, and to the next block; or from block to block.
+        // From one half of a block to the other, and then to the next block; or from block to block.
         const uint32_t both = steps * scale_block_bytes;
         const uint32_t step = steps == 2 ? both / 2 : range.begin % 2 ? both - 2 : 2;
         k_tiles = {{at(range.begin), step, both}, range.count() - 1};
@@ -46,7 +46,7 @@ struct StepScaleLoads {
 #pragma unroll
         for (int i = 0; i < blocks; ++i) words[i] = buffer_load<InMemory>(source, offsets[i]) >> shift;
     }
-    // Of the range's first K tile, and of the next one.
+    // For the range's first K tile, and for the next one.
     KITTENS_DEVICE void load_first(uint32_t (&words)[blocks]) const { load(words, first_view); }
     KITTENS_DEVICE void load_next(uint32_t (&words)[blocks]) { load(words, k_tiles.next()); }
     KITTENS_DEVICE static void clear_past(uint32_t (&words)[blocks], int valid_k) {
@@ -56,7 +56,7 @@ struct StepScaleLoads {
     }
 };
 
-// Of the interleaved loop: B's factors, two K tiles ahead.
+// For the interleaved loop: B's factors, two K tiles ahead.
 template <GemmConfig config>
 struct StepScalesInRegisters : StepScaleWords<config> {
     static_assert(config.tile_k == 128 && config.scales == Scales::of_b);
@@ -93,19 +93,19 @@ struct StepScalesInRegisters : StepScaleWords<config> {
     }
 };
 
-// Of the streamed loop, which has the registers: both operands' factors, as many K tiles ahead as its loads.
+// For the streamed loop, which has the registers: the factors of both operands, as many K tiles ahead as its loads.
 template <GemmConfig config>
 struct StreamedStepScales : StepScaleWords<config> {
     using Words = StepScaleWords<config>;
     static constexpr int loads_per_wave = 0, buffer_bytes = 0;
 
-    StepScaleLoads<config, config.wave_m()> a;  // not used where A has none
+    StepScaleLoads<config, config.wave_m()> a;  // unused if A has none
     StepScaleLoads<config, config.wave_n()> b;
     int valid_k;  // of the first K tile
 
     KITTENS_DEVICE StreamedStepScales(const ScaledGemmArguments& arguments, TileCoordinate tile, KRange range,
                                       shared_byte*, int row, int col)
-        // The rows of a group begin a block behind those that the groups before may have.
+        // The rows of a group begin on the block after those that the preceding groups may have.
         : a(arguments.a_scale, tile.batch, tile.first_row / scale_block_rows, arguments.m - tile.first_row,
             tile.m - tile.first_row + row, range),
           b(arguments.b_scale, tile.batch, 0, arguments.n, tile.n + col, range),
@@ -120,7 +120,7 @@ struct StreamedStepScales : StepScaleWords<config> {
         if constexpr (Words::of_a_too) a.load_next(of_a.words);
         b.load_next(of_b.words);
     }
-    // Behind the loads of the first K tile.
+    // After the loads of the first K tile.
     template <class RegistersA, class RegistersB>
     KITTENS_DEVICE void clear_past(RegistersA& of_a, RegistersB& of_b) const {
         if constexpr (Words::of_a_too) a.clear_past(of_a.words, valid_k);

@@ -1,4 +1,4 @@
-// kernels/gemm/step_scales.h: e8m0 factors of 1 row by 32 of K, which the matrix instruction takes beside its operands.
+// kernels/gemm/step_scales.h: e8m0 factors of 1 row by 32 of K, which the matrix instruction takes along with its operands.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "epilogue.h"
@@ -6,12 +6,12 @@
 
 namespace hipkittens::gemm {
 
-// In memory, factors lie as the lanes of the instruction want them: blocks of 32 rows by 8 columns (256 of K), a dword for each
-// lane. Lane 16 j + r has those of rows r and r + 16 in columns j and j + 4: bytes 0 and 1, then 2 and 3 (AITER's e8m0_shuffle,
-// SWIZZLE_32_8 of PyTorch). Blocks of a band of 32 rows follow each other; beside K there may be anything.
+// In memory, factors are laid out as the lanes of the instruction need them: blocks of 32 rows by 8 columns (256 of K), one
+// dword per lane. Lane 16 j + r has those of rows r and r + 16 in columns j and j + 4: bytes 0 and 1, then 2 and 3 (AITER's
+// e8m0_shuffle, SWIZZLE_32_8 of PyTorch). Blocks of a band of 32 rows are consecutive; past the end of K there may be anything.
 inline constexpr int scale_block_rows = 32, scale_block_bytes = 256, scale_block_k = 256, scale_k = 32;
 
-// What a loop asks for where products have no such factors.
+// The interface for a loop whose products have no such factors.
 struct NoStepScales {
     static constexpr bool present = false;
     static constexpr int loads_per_wave = 0, buffer_bytes = 0;
@@ -29,7 +29,7 @@ struct NoStepScales {
     KITTENS_DEVICE void read_a(Registers&, int, int = 0) const {}
     template <int first, int past, class Registers>
     KITTENS_DEVICE void read_b(Registers&, int, int = 0) const {}
-    // Of the streamed loop.
+    // For the streamed loop.
     template <class RegistersA, class RegistersB>
     KITTENS_DEVICE void load_first(RegistersA&, RegistersB&) const {}
     template <class RegistersA, class RegistersB>
@@ -38,7 +38,7 @@ struct NoStepScales {
     KITTENS_DEVICE void clear_past(RegistersA&, RegistersB&) const {}
 };
 
-// The blocks of successive K tiles in one buffer. A K tile has a block, or one half of it: then the next tile has the other.
+// The blocks of successive K tiles in one buffer. A K tile has a block, or one half of it: then the next tile has the other half.
 struct tiles_of_scale_blocks {
     buffer current;
     uint32_t step, step_of_both;
@@ -51,7 +51,7 @@ struct tiles_of_scale_blocks {
     KITTENS_DEVICE void close() { current.bytes = current.scalar_offset = step = step_of_both = 0; }
 };
 
-// The registers of factors: for every 32 rows (two base tiles) a word of each lane, as it is in memory, or its half of one step.
+// The registers of factors: for every 32 rows (two base tiles) one word per lane, as in memory, or its half for a single step.
 template <GemmConfig config>
 struct StepScaleWords {
     static constexpr bool present = true, of_a_too = config.scales == Scales::in_matrix;
@@ -62,7 +62,7 @@ struct StepScaleWords {
         uint32_t words[(base_tiles + 1) / 2];
     };
     static constexpr uint32_t ones = 0x7f7f7f7f;  // 1 in e8m0
-    uint32_t neutral;                             // of an A that has none
+    uint32_t neutral;                             // for an A that has no factors
 
     KITTENS_DEVICE StepScaleWords() {
         if constexpr (!of_a_too) neutral = opaque(ones);
@@ -77,7 +77,7 @@ struct StepScaleWords {
     }
     static constexpr int byte(int base_tile, int step) { return step * 2 + base_tile % 2; }
 
-    // Factors that no element has must be none that a zero would not survive.
+    // Factors past the end of K must not be ones that turn zeros into NaN.
     KITTENS_DEVICE static uint32_t without_past(uint32_t word, int valid_k) {
         uint32_t past = 0;  // bytes of the lane's word
 #pragma unroll
@@ -88,8 +88,8 @@ struct StepScaleWords {
     }
 };
 
-// Blocks go to LDS directly, with the operands: each wave loads some of those of the workgroup. A wave's bands begin on
-// multiples of 32 rows, of A and of B.
+// Blocks are loaded directly to LDS with the operands: each wave loads some of those of the workgroup. A wave's bands
+// of A and of B begin on multiples of 32 rows.
 template <GemmConfig config, int pieces>
 struct StepScales : StepScaleWords<config> {
     using Words = StepScaleWords<config>;
@@ -98,7 +98,7 @@ struct StepScales : StepScaleWords<config> {
     using Registers = typename Words::template Registers<base_tiles>;
     static constexpr int blocks_a = of_a_too ? config.tile_m / scale_block_rows : 0,
                          blocks_b = config.tile_n / scale_block_rows, waves = config.waves_m * config.waves_n;
-    // The same number for every wave, or their waits differ; of one operand.
+    // The same number for every wave, or their waits would differ; each wave loads from one operand.
     static constexpr int waves_for(int blocks, int each) { return (blocks + each - 1) / each; }
     static constexpr int loads_per_wave = [] {
         int each = 1;
@@ -161,14 +161,14 @@ struct StepScales : StepScaleWords<config> {
                                                  filled + buffer_index * buffer_bytes);
         });
     }
-    // Of the range's first K tile.
+    // For the range's first K tile.
     KITTENS_DEVICE void issue_first() const { issue_at(first_view, 0); }
     template <bool steady = false>
     KITTENS_DEVICE void issue(int buffer_index) {
         issue_at(k_tiles.view(), buffer_index);
         k_tiles.template advance<steady>();
     }
-    // Behind the loads of the first K tile.
+    // After the loads of the first K tile.
     KITTENS_DEVICE void clear_past(int valid_k) const {
         if (valid_k == config.tile_k) return;
         wait_vector_memory<0>();
@@ -178,14 +178,14 @@ struct StepScales : StepScaleWords<config> {
             lds_write(Words::without_past(lds_read<uint32_t>(own), valid_k), own);
         }
     }
-    // What is read next is of the next K tile.
+    // The following reads are of the next K tile.
     KITTENS_DEVICE void next_tile() {
         if constexpr (steps == 1) {
             half = next_half;
             next_half = 2 - half;
         }
     }
-    // Those of base tiles first .. past-1 of a piece; a pair of them is read with its first one.
+    // The factors of base tiles first .. past-1 of a piece; those of a pair are read with its first base tile.
     template <int first, int past, int base_tiles>
     KITTENS_DEVICE void read(Registers<base_tiles>& registers, shared_byte* from, int block) const {
 #pragma unroll

@@ -5,9 +5,9 @@
 
 namespace hipkittens::gemm {
 
-// For few rows: the weights, which are B, are read once, and no two waves of a workgroup need the same of them. A wave loads whole
-// lines of them, and its lanes exchange them through LDS of the wave's own; rows of A come from the vector cache to all waves but one.
-// `config.in_registers` K tiles are on their way.
+// For few rows: the weights, which are B, are read once, and no two waves of a workgroup need the same ones. A wave loads whole cache
+// lines of them, and its lanes exchange them through the wave's own LDS; rows of A come from the vector cache for all waves but one.
+// `config.in_registers` K tiles are in flight.
 template <GemmConfig config, class Policy>
 struct StreamedLoop : MainLoop<config, Policy, 1> {
     using Base = MainLoop<config, Policy, 1>;
@@ -16,7 +16,7 @@ struct StreamedLoop : MainLoop<config, Policy, 1> {
     using typename Base::A, typename Base::B;
     static constexpr int stages = config.in_registers;
 
-    // A K tile of A and what its sums are multiplied with; those of B are in the stream's own registers.
+    // A K tile of A and the scales of its sums; those of B are in the stream's own registers.
     struct Stage {
         typename Base::StreamA::Tile a;
         typename Base::Accumulation::Factors factors;
@@ -27,7 +27,7 @@ struct StreamedLoop : MainLoop<config, Policy, 1> {
     KITTENS_DEVICE StreamedLoop(const typename Policy::Arguments& arguments, TileCoordinate tile,
                                 shared_byte* lds)
         : Base(arguments, tile, lds) {
-        // A wave may be behind the matrix with all of its rows or columns, where no window begins.
+        // All rows or columns of a wave may be past the end of the matrix, where no window begins.
         const TileCoordinate own = Base::tile_of_wave(tile);
         if (own.m >= arguments.m) in_flight.first.close();
         if (own.n >= arguments.n) in_flight.second.close();
@@ -46,7 +46,7 @@ struct StreamedLoop : MainLoop<config, Policy, 1> {
     template <int n>
     KITTENS_DEVICE void multiply_tile() {
         typename Base::template RegistersB<config.tile_k> b;
-        // A wave's accesses to LDS take place in their order; only the compiler has to keep it.
+        // A wave's LDS accesses execute in order; only the compiler must be kept from reordering them.
         in_flight.second.loads[0].template commit<n>(in_flight.second.tile(0));
         compiler_fence();
         B::template read<base_tiles<0, width, 0, steps>>(b, in_flight.second.tile(0), 0, 0);
@@ -61,13 +61,13 @@ struct StreamedLoop : MainLoop<config, Policy, 1> {
         if constexpr (Base::promotes)
             for_each_index<products>(
                 [&](auto m) KITTENS_INLINE { this->template promote<m.value % height, m.value / height>(); });
-        // The registers of this tile are free behind its products, and the compiler shall not load to others and copy.
+        // The registers of this tile are free after its products; keeps the compiler from loading to other registers and copying.
         for_each_index<products>([&](auto m) KITTENS_INLINE {
             auto& sum = sums[0][0].tiles[m.value % height][m.value / height];
             sum = opaque(sum);
         });
     }
-    // The tiles that are left, of which all are on their way.
+    // The remaining tiles, all of which are in flight.
     template <int n = 0>
     KITTENS_DEVICE void last_tiles(int left) {
         multiply_tile<n>();
