@@ -1,4 +1,4 @@
-// kernels/norm/arguments.h: what the host hands to a norm kernel, by value.
+// kernels/norm/arguments.h: the arguments that the host passes to a norm kernel, by value.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <stdint.h>
@@ -9,7 +9,7 @@
 
 namespace hipkittens::norm {
 
-// Rows are counted over up to three dimensions; row = (outer * middle_count + middle) * inner_count + inner.
+// Rows are indexed over up to three dimensions; row = (outer * middle_count + middle) * inner_count + inner.
 struct Rows {
     uint32_t count, middle_count, inner_count;
     int32_t cols;
@@ -22,34 +22,34 @@ struct RowTensor {
 };
 
 struct Dropout {
-    const uint64_t* seed;  // the key and the upper half of the counter; null: nothing is dropped
-    uint32_t threshold;    // an element whose 32 random bits are below it is dropped
-    float scale;           // of the others
+    const uint64_t* seed;  // the key and the upper half of the counter; null: no dropout
+    uint32_t threshold;    // an element is dropped if its 32 random bits are below it
+    float scale;           // applied to the others
 };
 
 // z = dropout(x) + residual, y = (z - mean) rstd weight + bias
 struct ForwardArguments {
     RowTensor x, residual;  // residual.data may be null
-    void* y;                // results have their rows one after the other
+    void* y;                // the rows of results are contiguous
     void* sum;              // z, or null
-    float* mean;            // what the gradient needs: null when nobody does
+    float* mean;            // needed for the gradient: null if it is not needed
     float* rstd;
-    const void* weight;  // cols elements or null
+    const void* weight;  // cols elements, or null
     const void* bias;
     Dropout dropout;
     Rows rows;
     ElementType parameter_type;
     float epsilon;
-    uint32_t workers;  // worker w takes the rows w, w + workers, ...
-    int32_t wide;      // rows are whole chunks of 8 elements and begin on 4 bytes, in every tensor
+    uint32_t workers;  // worker w processes rows w, w + workers, ...
+    int32_t wide;      // in every tensor, rows are whole chunks of 8 elements and 4-byte aligned
     int32_t wide_parameters;
-    int32_t plain;     // wide, rows of one dimension, and parameters of the element's type or float
+    int32_t plain;     // wide, one dimension of rows, and parameters of the element's type or float
     int32_t centred;   // 0: the mean is taken as zero (rms_norm)
     float per_column;  // 1 / cols
 };
 
-// The same without dropout, of rows that are `wide` and one step apart, with a weight of their type: what most calls need. In
-// front and in registers from the start is all that a call without residual and statistics needs. Strides in bytes.
+// The same without dropout, for `wide` rows in one dimension, with a weight of their type: what most calls need. The fields
+// needed by a call without residual and statistics come first and are in registers from the start. Strides in bytes.
 struct PlainArguments {
     uint32_t rows, row_bytes, x_stride;
     float epsilon;
@@ -59,7 +59,7 @@ struct PlainArguments {
     void* y;
     float per_column;
     uint32_t has_residual : 1, needs_statistics : 1;
-    // The rest.
+    // The other fields.
     const void* residual;
     void* sum;
     float* mean;
@@ -67,14 +67,14 @@ struct PlainArguments {
     uint32_t residual_stride, padding;
 };
 
-// What shares the scale of codes, if there are any.
+// The granularity of the quantization scale, if the result is quantized.
 enum class Codes : int32_t { none, tensor, row, group };
 
-// Everything that may come before a norm and behind it:
-// z = dropout(x + x_bias) + residual, n = (z - mean) rstd (weight, + 1 if gemma) + bias, y = n silu(gate), codes of y smooth.
+// A norm with everything that may precede and follow it:
+// z = dropout(x + x_bias) + residual, n = (z - mean) rstd (weight, + 1 if gemma) + bias, y = n silu(gate), quantized y smooth.
 struct FusedArguments {
     StridedRows x, residual, gate;  // residual.data and gate.data may be null
-    void* y;                        // rows of y_columns, of which those behind `columns` are zeros; or null
+    void* y;                        // rows of y_columns, zero past `columns`; or null
     void* sum;                      // z, or null
     float* mean;                    // or null, like rstd
     float* rstd;
@@ -87,19 +87,19 @@ struct FusedArguments {
     uint32_t columns, y_columns;
     ElementType parameter_type;
     float epsilon;
-    uint32_t workers;  // worker w takes the rows w, w + workers, ...
-    int32_t wide;      // rows that are read, and of sum, are whole chunks of 8 elements and begin on 4 bytes
+    uint32_t workers;  // worker w processes rows w, w + workers, ...
+    int32_t wide;      // rows that are read, and those of sum, are whole chunks of 8 elements and 4-byte aligned
     int32_t wide_parameters, wide_y;
     int32_t centred;              // 0: the mean is taken as zero
-    int32_t gemma;                // the weight is what it lacks to 1
-    int32_t round_before_weight;  // n to the element's type, before weight
-    int32_t round_sum;            // z to it, before the norm; if not, only as it is stored
+    int32_t gemma;                // the weight is stored minus 1
+    int32_t round_before_weight;  // rounds n to the element's type before applying weight
+    int32_t round_sum;            // rounds z to it before the norm; otherwise only when it is stored
     float per_column;             // 1 / columns
     Codes codes;
     quantize::QuantizeArguments quantization;  // x is not set
 };
 
-// One grid: workgroups of y = 1 take the second norm. Without it, its columns are 0.
+// A single grid: workgroups with y = 1 process the second norm. If there is none, its columns are 0.
 struct FusedPair {
     FusedArguments first, second;
 };
@@ -109,8 +109,8 @@ struct BackwardArguments {
     const float* mean;      // null: rms_norm
     const float* rstd;
     const void* weight;
-    void* dx;               // dx before dropout's share is dresidual
-    void* dresidual;        // null when nothing was dropped: the same as dx
+    void* dx;               // the gradient of x: dresidual after the gradient of dropout
+    void* dresidual;        // null without dropout: equal to dx
     float* partial_weight;  // [workgroups][cols], or null
     float* partial_bias;
     Dropout dropout;
@@ -119,11 +119,11 @@ struct BackwardArguments {
     uint32_t workers;
     int32_t wide;
     int32_t wide_parameters;
-    int32_t plain;  // wide, rows of one dimension, a weight of the element's type, no dropout
+    int32_t plain;  // wide, one dimension of rows, a weight of the element's type, no dropout
     float per_column;
 };
 
-// Sums of the workers' partial sums, in a fixed order.
+// Adds the workers' partial sums, in a fixed order.
 struct ReduceArguments {
     const float* partial[2];
     void* result[2];

@@ -1,11 +1,11 @@
-// kernels/norm/backward.h: gradients of layer_norm and rms_norm, all sums in a fixed order.
+// kernels/norm/backward.h: gradients of layer_norm and rms_norm, with all sums in a fixed order.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "row.h"
 
 namespace hipkittens::norm {
 
-// The partial sums of a workgroup, from those of its rows' workers: waves that have rows of their own add theirs in turn.
+// The partial sums of a workgroup, from those of its rows' workers: waves with their own rows add theirs one after the other.
 template <RowShape shape>
 class PartialSums {
     static constexpr int chunks = shape.chunks, wave_bytes = chunks * 64 * 8 * 4;
@@ -154,8 +154,8 @@ KITTENS_DEVICE void backward_rows(const BackwardArguments& given, kittens::share
     if constexpr (sums) partial.store(given, worker, lds);
 }
 
-// The same for rows of 16-bit elements as most calls have them, `plain`, with the next row in flight while this one is
-// computed.
+// The same for rows of 16-bit elements in the common case, `plain`, with the next row in flight while the current one
+// is computed.
 template <class T, RowShape shape>
 KITTENS_DEVICE void backward_plain(const BackwardArguments& arguments, kittens::shared_byte* lds) {
     using Row = Worker<shape>;
@@ -164,7 +164,7 @@ KITTENS_DEVICE void backward_plain(const BackwardArguments& arguments, kittens::
     const int cols = arguments.rows.cols, column = worker.column();
     RowReduction<Row::waves> row_reduction(lds);
     PartialSums<shape> partial;
-    // Without a row or a tensor nothing is in range, and zeros come: a condition would keep registers taken.
+    // Without a row or a tensor nothing is in range, and zeros are read: a condition would keep registers occupied.
     const auto read = [&](const void* data, int64_t stride, uint32_t row, bool is_there,
                           Raw(&into)[Row::chunks]) {
         const buffer source = {
@@ -230,7 +230,7 @@ KITTENS_DEVICE void backward(const BackwardArguments& given, kittens::shared_byt
     backward_rows<T, shape>(given, lds);
 }
 
-// The same partial sums, with columns in place of rows spread over the workgroups.
+// The same partial sums, with columns instead of rows distributed over the workgroups.
 template <class T>
 KITTENS_DEVICE void sum_columns(const BackwardArguments& arguments) {
     const uint32_t worker = kittens::workgroup_id_y() * column_waves + kittens::wave_id();
@@ -256,7 +256,7 @@ KITTENS_DEVICE void sum_columns(const BackwardArguments& arguments) {
                            arguments.wide);
 }
 
-// A lane owns a column; wave w adds the partial sums w, w + 16, ..., and the first wave those of the waves.
+// A lane owns a column; wave w adds the partial sums w, w + 16, ..., and the first wave adds those of the waves.
 KITTENS_DEVICE void reduce(const ReduceArguments& arguments, kittens::shared_byte* lds) {
     const int lane = kittens::lane_id(), wave = kittens::wave_id(), which = kittens::workgroup_id_y();
     const int column = kittens::workgroup_id_x() * reduce_columns + lane;

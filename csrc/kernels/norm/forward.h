@@ -1,4 +1,4 @@
-// kernels/norm/forward.h: layer_norm and rms_norm, with dropout and the residual before them.
+// kernels/norm/forward.h: layer_norm and rms_norm, optionally preceded by dropout and the residual.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "row.h"
@@ -9,9 +9,9 @@ struct Moments {
     float mean, correction, rstd;
 };
 
-// Takes the mean out of a row, but for a correction, which is what the rounding of the mean left in.
-// Two passes over registers. The second one sees how far the first mean is off, and takes that out of both results (Chan,
-// Golub and LeVeque, Algorithms for computing the sample variance, 1983, formula 1.7).
+// Subtracts the mean from a row, except for a correction, which is the rounding error of the mean.
+// Two passes over registers. The second one determines the error of the first mean, and removes it from both results
+// (Chan, Golub and LeVeque, Algorithms for computing the sample variance, 1983, formula 1.7).
 template <bool may_have_mean, int chunks, class Reduction, class Subtract>
 KITTENS_DEVICE Moments moments(eight (&values)[chunks], bool has_mean, float per_column, float epsilon,
                                Reduction& row_reduction, const Subtract& subtract) {
@@ -41,13 +41,13 @@ KITTENS_DEVICE Moments moments(eight (&values)[chunks], bool has_mean, float per
     return {mean + correction, correction, kittens::hardware_reciprocal_square_root(variance + epsilon)};
 }
 
-// Parameter: the type of weight and bias where the arguments are plain; void: nothing is known of them.
+// Parameter: the type of weight and bias if the arguments are plain; void: nothing is known about them.
 template <class T, RowShape shape, class Parameter>
 KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_byte* lds) {
     using Row = Worker<shape>;
     constexpr bool plain = !kittens::same_type<Parameter, void>;
-    // All loads of a row are in flight at once, those of weight and bias while the row is summed; a bias of floats is loaded when
-    // the weight's registers are free.
+    // All loads of a row are in flight at once, those of weight and bias while the row is summed; a float bias is loaded when the
+    // weight's registers are free.
     constexpr bool whole = plain && shape.chunks <= 4;
     constexpr bool early_bias = whole && !kittens::same_type<Parameter, float>;
     using Raw = kittens::raw_eight<kittens::choose<plain, Parameter, float>>;
@@ -65,7 +65,7 @@ KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_
         };
         const ForwardArguments arguments = known(kittens::reload_arguments<ForwardArguments>());
         eight values[Row::chunks];
-        // Keeps the loads of a long row from all being in flight at once, each with registers of its own.
+        // Keeps the loads of a long row from all being in flight at once, each with its own registers.
         auto in_order = [] {
             if constexpr (Row::chunks > 4) kittens::schedule_fence();
         };
@@ -93,7 +93,7 @@ KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_
             kittens::load_raw_row<Type>(into, source, first_column * static_cast<uint32_t>(sizeof(Type)),
                                         Row::chunk_step * static_cast<uint32_t>(sizeof(Type)));
         };
-        // Where there is none, nothing is in range and zeros come: no register is read that nothing was loaded into.
+        // If there is none, nothing is in range and zeros are read: no register is read that was not loaded.
         auto load_parameters = [&](const void* data, auto& into) {
             if constexpr (whole) load_whole(into, parameters<Parameter>(data, data ? cols : 0), Parameter());
         };
@@ -103,7 +103,7 @@ KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_
                 load_whole(into, row_of<T>(tensor, arguments.rows, row), T());
             };
             issue(arguments.x, x);
-            // Rows of floats take as many registers as random numbers leave: there the residual follows them.
+            // Float rows take as many registers as the random numbers leave: there, the residual is loaded after them.
             if (kittens::is_16bit<T> && arguments.residual.data) issue(arguments.residual, residual);
 #pragma unroll
             for (int c = 0; c < Row::chunks; ++c) values[c] = kittens::widened(x[c]);
@@ -132,7 +132,7 @@ KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_
                 });
         }
         if (arguments.sum) {
-            // What is normalised is the sum as it is returned: backward reads that one.
+            // The normalized value is the sum as it is returned, which backward reads.
             const buffer destination = dense_row<T>(arguments.sum, row, cols);
 #pragma unroll
             for (int c = 0; c < Row::chunks; ++c) {
@@ -149,7 +149,7 @@ KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_
 
         const auto subtract = [&](int c, float mean) {
             in_order();
-            // Behind the row's end are zeros, and stay.
+            // Past the end of the row there are zeros, which stay zero.
             const int column = column_of(c);
             if (plain) {
                 values[c] -= column < cols ? mean : 0.0f;

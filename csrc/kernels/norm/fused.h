@@ -1,4 +1,4 @@
-// kernels/norm/fused.h: the rows of a norm with more around it.
+// kernels/norm/fused.h: the rows of a norm fused with surrounding operations.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "fused_row.h"

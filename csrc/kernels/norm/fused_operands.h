@@ -7,7 +7,7 @@
 
 namespace hipkittens::norm {
 
-// Read from memory where it is called: all of them do not fit into scalar registers. which: 0 or 1.
+// Read from memory at the call: all of them do not fit into scalar registers. which: 0 or 1.
 KITTENS_DEVICE FusedArguments fused_arguments(uint32_t which) {
     return kittens::reload_arguments<FusedArguments>(which);
 }

@@ -1,4 +1,4 @@
-// kernels/norm/fused_row.h: a row of a norm with everything that may come before it and behind it, codes of 8 and 4 bits included.
+// kernels/norm/fused_row.h: a row of a norm with everything that may precede and follow it, including 8- and 4-bit quantization.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/transcendental.h"
@@ -8,9 +8,9 @@
 
 namespace hipkittens::norm {
 
-// Registers hold a block of a row, `chunks` times 8 elements in each lane. `usual` arguments (FusedConfig) have a code of their own,
-// in which instructions that do not run are not fetched either, and rows that are one block. Of other rows the blocks behind the first
-// are read again in each pass.
+// Registers hold a block of a row, with `chunks` times 8 elements in each lane. `usual` arguments (FusedConfig) have dedicated code,
+// in which instructions that do not run are not fetched either, and rows that are a single block. For other rows, the blocks after the
+// first are read again in each pass.
 template <class T, RowShape shape, bool usual>
 class FusedRow {
     static constexpr bool streams = !usual;
@@ -24,14 +24,14 @@ class FusedRow {
     KITTENS_DEVICE FusedRow(uint32_t which, uint32_t row, const Row& worker)
         : which_(which), row_(row), worker_(worker) {}
 
-    // Passes over the row: its mean, its variance, the largest magnitude of what is stored where a row has one scale, and results.
+    // Passes over the row: its mean, its variance, the largest magnitude of what is stored if a row has one scale, and results.
     KITTENS_DEVICE void run(RowReduction<Row::waves>& row_reduction) const {
         float mean = 0, correction = 0, rstd = 0;
         quantize::Scale scale = {0, 0, 0};
-        Block held = {};  // the first block, as far as the passes before have brought it
+        Block held = {};  // the first block, as far as the previous passes have processed it
         const FusedArguments given = fused_arguments(which_);
         const bool centred = given.centred, by_row = given.codes == Codes::row;
-        // One loop for all of them, since each may have to begin with reading the row; without that it is unrolled.
+        // One loop for all passes, since each may have to start by reading the row; otherwise it is unrolled.
         const auto pass_over = [&](auto number, bool is_first) {
             const int pass = number;
             eight sum = {}, squares = {};
@@ -68,7 +68,7 @@ class FusedRow {
             if (pass == for_mean) {
                 mean = row_reduction.sum(sum_of(sum)) * last.per_column;
             } else if (pass == for_variance) {
-                // As in forward.h's moments.
+                // As in `moments` of forward.h.
                 float both[2] = {sum_of(squares), sum_of(sum)};
                 row_reduction.sum(both);
                 correction = centred ? both[1] * last.per_column : 0.0f;
@@ -96,7 +96,7 @@ class FusedRow {
         }
     }
 
-    // Of rows behind the last one.
+    // For rows past the last one.
     KITTENS_DEVICE void pad() const {
         const FusedArguments arguments = fused_arguments(which_);
         const quantize::QuantizeArguments& codes = arguments.quantization;
@@ -120,7 +120,7 @@ class FusedRow {
             visit(values[c], column);
         }
     }
-    // load(column, wide) for each chunk, all of them in flight at once.
+    // load(column, wide) for each chunk, with all of them in flight at once.
     template <class Take, class Load>
     KITTENS_DEVICE void each_loaded(uint32_t start, Block& values, bool wide, const Take& take,
                                     const Load& load) const {
@@ -169,7 +169,7 @@ class FusedRow {
         return values;
     }
 
-    // dropout(x + x_bias) + residual; zeros behind the row's end.
+    // dropout(x + x_bias) + residual; zeros past the end of the row.
     KITTENS_DEVICE void read(uint32_t start, Block& z, bool stores) const {
         const FusedArguments arguments = fused_arguments(which_);
         const auto add = [](eight& value, eight other) { value += other; };
@@ -192,7 +192,7 @@ class FusedRow {
         each(start, values,
              [&](eight& value, uint32_t column) { value = inside(value - mean, column, columns); });
     }
-    // y, from z - mean but for a correction.
+    // y, from z - mean except for a correction.
     KITTENS_DEVICE void finish(uint32_t start, Block& values, float correction, float rstd) const {
         const FusedArguments arguments = fused_arguments(which_);
         each(start, values, [&](eight& value, uint32_t) {

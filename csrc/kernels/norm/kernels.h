@@ -1,4 +1,4 @@
-// kernels/norm/kernels.h: the device code of each kind of rows.
+// kernels/norm/kernels.h: the device code for each kind of rows.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "backward.h"
@@ -17,7 +17,7 @@
 
 namespace hipkittens::norm {
 
-// Four waves on each SIMD leave 128 registers to a lane, and enough rows are in flight to hide the latency of their loads.
+// Four waves per SIMD leave 128 registers per lane, and keep enough rows in flight to hide the latency of their loads.
 template <RowConfig config>
 struct ForwardKernel {
     static constexpr int threads = config.shape().threads(), waves_per_simd = 4,

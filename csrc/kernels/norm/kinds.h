@@ -28,16 +28,16 @@ struct ReduceKernel;
 namespace kinds {
 
 struct forward : Kind<RowConfig, ForwardArguments, ForwardKernel> {};
-// What most calls of layer_norm and rms_norm ask for.
+// The common case of layer_norm and rms_norm.
 struct layer : Kind<RowConfig, PlainArguments, LayerKernel> {};
 struct rms : Kind<RowConfig, PlainArguments, RmsKernel> {};
-// The same for rows that are not whole vectors, or begin between two dwords.
+// The same for rows that are not whole vectors, or are not dword-aligned.
 struct odd_layer : Kind<RowConfig, PlainArguments, OddLayerKernel> {};
 struct odd_rms : Kind<RowConfig, PlainArguments, OddRmsKernel> {};
-// With all that may come before a norm and behind it.
+// With everything that may precede and follow a norm.
 struct fused : Kind<FusedConfig, FusedPair, FusedKernel> {};
 struct backward : Kind<RowConfig, BackwardArguments, BackwardKernel> {};
-// Partial sums of the gradients of weight and bias, for rows so long that `backward` does not make them.
+// Partial sums of the gradients of weight and bias, for rows too long for `backward` to compute them.
 struct columns : Kind<ElementConfig, BackwardArguments, ColumnsKernel> {};
 // Adds the partial sums.
 struct reduce : Kind<NoConfig, ReduceArguments, ReduceKernel> {};

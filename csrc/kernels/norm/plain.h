@@ -1,4 +1,4 @@
-// kernels/norm/plain.h: the forward kernel of most calls, without dropout, strides or mixed types.
+// kernels/norm/plain.h: the forward kernel for the common case, without dropout, strides or mixed types.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/convert.h"
@@ -6,12 +6,12 @@
 
 namespace hipkittens::norm {
 
-// The row of a workgroup or wave, or several short ones of a wave, 16 lanes for each.
+// The row of a workgroup or wave, or several short ones of a wave, with 16 lanes each.
 template <class T, RowShape shape>
 class PlainRows {
     static constexpr bool several = shape.rows_per_wave() > 1;
     static constexpr uint32_t out_of_range =
-        0x80000000u;  // and so is what would follow a row that has its end there
+        0x80000000u;  // also past a row that ends there
     uint32_t first_, lane_row_ = 0, row_bytes_;
     bool there_ = true;
 
@@ -45,9 +45,9 @@ class PlainRows {
 
 // Rows of whole 16-byte vectors one stride apart, a weight of their type, no dropout. All loads of a row are issued before the
 // first of them completes, the weight's before the row's: the load queue of a compute unit is FIFO across its waves, and a weight
-// issued later would delay the row's reduction behind loads of other waves. Short rows are too few bytes for that, and are loaded
-// first. Of floats, which take twice the registers, the parameters are loaded when the row is complete.
-// Not wide: rows of any length that begin anywhere, element by element, each of which has a register while it is loaded; the order of
+// issued later would delay the row's reduction behind loads of other waves. Short rows are too few bytes for that to matter, and
+// are loaded first. For floats, which take twice the registers, the parameters are loaded once the row is complete.
+// Not wide: rows of any length and alignment, element by element, each of which has its own register while it is loaded; the order of
 // additions is the same.
 template <class T, RowShape shape, bool centred, bool wide>
 KITTENS_DEVICE void forward_plain(const PlainArguments& arguments, kittens::shared_byte* lds) {
@@ -96,21 +96,21 @@ KITTENS_DEVICE void forward_plain(const PlainArguments& arguments, kittens::shar
             load_row(into, {static_cast<const char*>(data), bytes}, rows.column);
         };
         load(arguments.weight, arguments.row_bytes, weight);
-        // Without a bias none of it is in range, and zeros come.
+        // Without a bias, nothing is in range and zeros are read.
         if constexpr (centred) load(arguments.bias, arguments.bias ? arguments.row_bytes : 0, bias);
     };
     if constexpr (early && !short_rows) read_parameters();
     read(arguments.x, arguments.x_stride, x);
     kittens::schedule_fence();
     if constexpr (early && short_rows) read_parameters();
-    // Computed here and not behind the wait for the row.
+    // Computed here instead of after the wait for the row.
     buffer y = rows.of(arguments.y, arguments.row_bytes);
     y.base = reinterpret_cast<const char*>(kittens::opaque_scalar(reinterpret_cast<int64_t>(y.base)));
     kittens::schedule_fence();
     eight values[chunks];
 #pragma unroll
     for (int c = 0; c < chunks; ++c) values[c] = kittens::widened(x[c]);
-    // What is loaded under a condition is used under it: else its registers would be live all the time.
+    // What is loaded under a condition is used under it; otherwise its registers would be live all the time.
     if (__builtin_expect(arguments.has_residual, false)) {
         const PlainArguments rest = kittens::reload_arguments<PlainArguments>();
         Raw residual[chunks];
@@ -144,7 +144,7 @@ KITTENS_DEVICE void forward_plain(const PlainArguments& arguments, kittens::shar
     }
     write(values, y);
     kittens::schedule_fence();
-    // After the row itself, for which later kernels may wait.
+    // Stored after the row itself, which later kernels may be waiting for.
     if (arguments.needs_statistics && rows.begins_row()) {
         const PlainArguments rest = kittens::reload_arguments<PlainArguments>();
         rest.rstd[rows.row()] = rstd;

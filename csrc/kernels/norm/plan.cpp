@@ -1,4 +1,4 @@
-// kernels/norm/plan.cpp: which variant takes a row, and how many workers share the rows.
+// kernels/norm/plan.cpp: selects the variant for a row, and the number of workers that share the rows.
 // SPDX-License-Identifier: MIT
 #include "plan.h"
 
@@ -12,7 +12,7 @@ namespace {
 // Enough for every wave slot of the largest device, and few enough for a grid of 32-bit thread counts.
 constexpr uint32_t largest_forward_workers = 1 << 18;
 
-// A row that a wave reads in so many turns is not yet worth a workgroup.
+// A row that a wave reads in this many iterations does not yet justify a workgroup.
 constexpr int turns_of_a_wave = 4;
 
 uint32_t divide_up(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
@@ -22,7 +22,7 @@ struct Choice {
     RowShape shape{};
 };
 
-// The smallest of a kind that holds a row; without a name if none does.
+// The smallest of a kind that fits a row; without a name if there is none.
 template <class Kind>
 Choice find_variant(ElementType element, int64_t cols) {
     Choice best;
@@ -50,7 +50,7 @@ const char* name(ElementType element) {
     return element == ElementType::bf16 ? "bf16" : element == ElementType::f16 ? "f16" : "f32";
 }
 
-// What kernels of usual arguments take: FusedConfig.
+// Whether the kernels for usual arguments support these: FusedConfig.
 bool is_usual(const FusedArguments& arguments, ElementType element) {
     const bool has_parameters = arguments.weight || arguments.bias;
     return arguments.wide && arguments.wide_parameters && (arguments.wide_y || !arguments.y) &&
@@ -79,7 +79,7 @@ Launch plan_forward(int target, ElementType element, const ForwardArguments& giv
                                                                  : find_variant<kinds::rms>(element, cols)
                                  : given.centred ? find_variant<kinds::odd_layer>(element, cols)
                                                  : find_variant<kinds::odd_rms>(element, cols);
-    // A wave's rows are within half of what 32 bits reach.
+    // The rows of a wave are within half of what 32 bits reach.
     const bool short_steps = std::max(given.x.inner, given.residual.inner) * size <= INT32_MAX / 4;
     // A plain kernel has no loop over rows, and HIP counts the threads of a grid in 32 bits.
     const auto one_launch = [&](const RowShape& shape) {
@@ -124,7 +124,7 @@ Launch plan_fused(int target, ElementType element, FusedPair pair) {
     const bool two = pair.second.columns > 0;
     const uint32_t columns = std::max(pair.first.columns, pair.second.columns);
     check(pair.first.rows.all, columns);
-    // What is read and written of a row.
+    // The columns of a row that are read or written.
     const quantize::QuantizeArguments& codes = pair.first.quantization;
     const int64_t all =
         std::max({columns, pair.first.y_columns, pair.second.y_columns,
@@ -136,7 +136,7 @@ Launch plan_fused(int target, ElementType element, FusedPair pair) {
         const RowShape shape = config.shape();
         const bool holds = shape.capacity() * (config.usual ? 1 : turns_of_a_wave) >= all;
         if (config.element != element || (config.usual && !(usual && holds))) continue;
-        // Usual ones first, then those that hold the row, then the smaller ones, or else the largest.
+        // Usual variants first, then those that hold the row, then the smaller ones, or else the largest.
         const std::tuple rank(config.usual, holds, holds ? -shape.capacity() : shape.capacity());
         if (variant.name && rank <= best) continue;
         variant = {name, shape};
@@ -154,7 +154,7 @@ Launch plan_fused(int target, ElementType element, FusedPair pair) {
 }
 
 uint32_t backward_workers(int64_t rows, int64_t cols) {
-    // Two workgroups for each compute unit of the largest device. Short rows have a wave each, and four a workgroup.
+    // Two workgroups per compute unit of the largest device. Short rows have one wave each, with four per workgroup.
     const int64_t together =
         find_variant<kinds::backward>(ElementType::bf16, cols).shape.rows_per_workgroup();
     return static_cast<uint32_t>(std::min<int64_t>((rows + together - 1) / together, 512));
@@ -168,7 +168,7 @@ std::vector<Launch> plan_backward(int target, ElementType element, const Backwar
     const uint32_t workers = backward_workers(given.rows.count, given.rows.cols);
     std::vector<Launch> launches;
     BackwardArguments arguments = given;
-    // Of long rows nothing is carried from row to row.
+    // For long rows, nothing is carried from row to row.
     const uint32_t groups =
         sums_columns(variant.shape) ? workers : std::min(given.rows.count, largest_forward_workers);
     arguments.workers = groups * together;

@@ -1,4 +1,4 @@
-// kernels/norm/row.h: where a worker's row is, in memory and in registers.
+// kernels/norm/row.h: the location of a worker's row in memory and in registers.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/philox.h"
@@ -13,7 +13,7 @@ using kittens::buffer;
 using kittens::eight;
 using kittens::RowReduction;
 
-// Calls function with a zero of the type that is only known at run time.
+// Calls function with a zero of a type that is known only at run time.
 template <class Function>
 KITTENS_DEVICE void with_type(ElementType type, const Function& function) {
     if (type == ElementType::f32)
@@ -27,7 +27,7 @@ KITTENS_DEVICE void with_type(ElementType type, const Function& function) {
 template <class T>
 KITTENS_DEVICE buffer row_of(const RowTensor& tensor, const Rows& rows, uint32_t row) {
     int64_t offset = row * tensor.inner;
-    if (rows.inner_count != rows.count) {  // a division only where there is more than one dimension
+    if (rows.inner_count != rows.count) {  // a division only if there is more than one dimension
         const uint32_t rest = row / rows.inner_count;
         offset = (row - rest * rows.inner_count) * tensor.inner + rest / rows.middle_count * tensor.outer +
                  rest % rows.middle_count * tensor.middle;
@@ -46,7 +46,7 @@ KITTENS_DEVICE buffer parameters(const void* data, int cols) {
     return dense_row<T>(data, 0, cols);
 }
 
-// The factors of eight elements: 0 or scale. The counter holds the element's row and column and not an address, so that
+// The factors of eight elements: 0 or scale. The counter is the element's row and column instead of an address, so that
 // strides and variants do not change the mask.
 KITTENS_DEVICE eight kept(const Dropout& dropout, uint32_t row, uint32_t column) {
     const uint64_t key = dropout.seed[0], offset = dropout.seed[1];
@@ -66,7 +66,7 @@ KITTENS_DEVICE eight kept(const Dropout& dropout, uint32_t row, uint32_t column)
 KITTENS_DEVICE eight fused(eight a, eight b, eight c) { return __builtin_elementwise_fma(a, b, c); }
 
 KITTENS_DEVICE float sum_of(eight values) {
-    const kittens::vec<float, 4> four = values.lo + values.hi;  // two additions in an instruction
+    const kittens::vec<float, 4> four = values.lo + values.hi;  // one instruction for two additions
     const kittens::vec<float, 2> two = four.lo + four.hi;
     return two[0] + two[1];
 }
@@ -82,8 +82,8 @@ struct Worker {
         first_row = kittens::workgroup_id_x() * shape.rows_per_workgroup() + (waves == 1 ? wave : 0);
         wave_column = waves == 1 ? 0 : wave * 512;
     }
-    // The first column of the lane in chunk 0; its chunks are chunk_step columns apart. Recomputed at every call: otherwise offsets
-    // and masks of every element, the same for all rows, would stay in registers.
+    // The lane's first column in chunk 0; its chunks are chunk_step columns apart. Recomputed at every call: otherwise offsets and
+    // masks of every element, which are the same for all rows, would stay in registers.
     KITTENS_DEVICE int column() const { return wave_column + kittens::recompute_lane_id() * 8; }
     static constexpr int chunk_step = waves * 512;
 };

@@ -1,4 +1,4 @@
-// kernels/paged_attention/combine.h: one result from those of the splits of the keys.
+// kernels/paged_attention/combine.h: combines the results of the splits of the keys.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
@@ -10,9 +10,9 @@
 namespace hipkittens::paged_attention {
 
 // Split p has out_p = sum over its keys of exp(s) v / exp(lse_p), so that out = sum of exp(lse_p - lse) out_p. Each group of lanes
-// adds some of the splits, in their order, and the first one then adds the groups in theirs, whichever was computed first. Which
-// splits a group adds does not depend on how many there are: groups that have none take other columns, or other rows. A split
-// that saw no key has lse -inf and no weight. The sink is counted here, once.
+// adds some of the splits in ascending order, and the first group then adds the results of the groups in ascending order, no
+// matter which was computed first. Which splits a group adds does not depend on how many there are: groups without any process
+// other columns, or other rows. A split that saw no key has lse -inf and weight zero. The sink is included here, once.
 template <ElementConfig config>
 struct Combine {
     using T = typename element_of<config.element>::value;
@@ -20,11 +20,11 @@ struct Combine {
     static constexpr int lanes = group_lanes, groups = threads / lanes, per_lane = group_columns / lanes,
                          batch = group_splits;
     using Values = vec<float, per_lane>;
-    // Of a group: its sums, and their largest exponent and the sum of weights.
+    // Per group: its sums, their largest exponent and the sum of weights.
     static constexpr int sum_bytes = threads * static_cast<int>(sizeof(Values)),
                          lds_bytes = sum_bytes + threads * 8;
 
-    // Exponents are of base 2.
+    // Exponents are base 2.
     float largest, total;
     Values sum;
 
@@ -34,13 +34,13 @@ struct Combine {
         sum *= factor;
         total *= factor;
     }
-    // Splits from `first` on, as many as a batch; none behind the last one.
+    // Adds splits from `first` on, as many as fit in a batch; none past the last one.
     KITTENS_DEVICE void add(const CombineArguments& arguments, global<const float> lses,
                             global<const float> partial, int first, int splits, int64_t rows) {
         constexpr float log2_e = 1.4426950408889634f;
         float lse[batch];
         Values values[batch];
-        // Behind the last split the last one is read again, and has no weight.
+        // Past the last split, that split is read again with weight zero.
 #pragma unroll
         for (int i = 0; i < batch; ++i) {
             const int64_t split = first + i < splits ? first + i : splits - 1;
@@ -62,7 +62,7 @@ struct Combine {
             sum = __builtin_elementwise_fma(values[i], Values(weight), sum);
         }
     }
-    // What the `sharing` groups from the thread's on have of the same columns; the first of them gets it.
+    // Combines the sums that the `sharing` groups from the thread's on have for the same columns; the first group gets the result.
     KITTENS_DEVICE void join(shared_byte* lds, int sharing) {
         const int thread = thread_id();
         lds_write(sum, lds + thread * static_cast<int>(sizeof(Values)));
@@ -91,7 +91,7 @@ struct Combine {
         uint32_t past = arguments.tokens;
         if (sequences.ends) past = sequences.ends[sequences.count];
         if (token >= past) return;
-        // Of a split, rows and the row's own; how many splits it has.
+        // The rows of a split, and the index of this row in it; the number of its splits.
         int64_t rows = static_cast<int64_t>(arguments.tokens) * arguments.heads.value, first_row = row;
         int splits = arguments.splits;
         if (arguments.plan) {
@@ -112,10 +112,10 @@ struct Combine {
                   group = group_of_row & (sharing - 1), step = group_columns << row_shift >> shift;
         for (int first = 0; first < arguments.head_dim; first += step) {
             const int band = first + (group_of_row >> shift) * group_columns;
-            // Groups that share columns meet at barriers, whether there are such columns or not.
+            // Groups that share columns meet at barriers, even if there are no such columns.
             if (sharing == 1 && band >= arguments.head_dim) return;
             const int own = band + thread_id() % lanes * per_lane;
-            // Lanes without columns do what the last ones do, but for the store.
+            // Lanes without columns do the work of the last ones, except for the store.
             const int column = own < arguments.head_dim ? own : arguments.head_dim - per_lane;
             const auto partial =
                 (global<const float>)arguments.partial_out + first_row * arguments.head_dim + column;

@@ -1,4 +1,4 @@
-// kernels/paged_attention/forward.h: attention to caches of keys and of values.
+// kernels/paged_attention/forward.h: attention over caches of keys and values.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "grouped_tile.h"
@@ -31,7 +31,7 @@ struct Forward : QueryRows<config> {
     using Keys = KeyTile<T, head_dim>;
     using Tile = TileOf<config.grouped, Cached, head_dim>;
     static constexpr int waves_per_simd = head_dim * row_tiles > 128 ? 1 : 2;
-    // The join of the waves comes behind all reads of keys.
+    // The waves are joined after all reads of keys.
     static constexpr int key_bytes = waves * Keys::bytes,
                          join_bytes = waves / 2 * wave_bytes<row_tiles, outputs>,
                          lds_bytes = key_bytes > join_bytes ? key_bytes : join_bytes;
@@ -47,7 +47,7 @@ struct Forward : QueryRows<config> {
         if (wave_id() == 0) forward.store();
     }
 
-    // `lds`: of the wave's own.
+    // `lds`: belongs to the wave alone.
     KITTENS_DEVICE void attend(shared_byte* lds) {
         if (bounds.last < bounds.first) return;
         const int32_t* table = this->table();
@@ -72,8 +72,8 @@ struct Forward : QueryRows<config> {
         const auto load_values = [&] KITTENS_INLINE {
             const auto begin = Tile::Values::begin(pages, arguments, arguments.v, v, tile, bounds);
             pages.look_up(arguments, table, tile + step, bounds);
-            // Loads return in order, and the next pages are waited for before these values. Loads are to be issued where they stand:
-            // the compiler would move them to what needs them.
+            // Loads return in order, and the next pages are waited for before these values. Loads must be issued at this point;
+            // without the fences, the compiler would move them to their uses.
             compiler_fence();
             values.load(begin, arguments.v);
             compiler_fence();
@@ -87,13 +87,13 @@ struct Forward : QueryRows<config> {
                 scales.load(pages, arguments, tile + step, bounds);
                 compiler_fence();
             }
-            // Also behind the last tile, where all lanes load the last key: behind a branch nobody knows how many loads are in flight.
+            // Also after the last tile, where all lanes load the last key: after a branch, the number of loads in flight would be unknown.
             load_keys(tile + step);
             compiler_fence();
             vec<float, 8> scores[row_tiles];
             multiply(scores, lds);
-            // Scaled weights in two parts: without scales that of a key which has all of a row's is a power of two, which no rounding
-            // changes.
+            // Scaled weights are split into two parts. Without scales a single part is enough: the weight of a key that has all of a
+            // row's weight is a power of two, which rounding does not change.
             vec<T, 8> p[row_tiles][scales_by_key ? 2 : 1];
             vec<float, 8> value_scales;
             if constexpr (scales_by_key) value_scales = scales.template of_values<T>(output);
@@ -121,7 +121,7 @@ struct Forward : QueryRows<config> {
                 for (int n = 0; n < outputs; ++n) output[r][n] *= scales.template unit<T>();
     }
 
-    // The lane's scores: of 8 neighbouring keys.
+    // The lane's scores: those of 8 consecutive keys.
     KITTENS_DEVICE void multiply(vec<float, 8> (&scores)[row_tiles], shared_byte* keys) const {
         vec<float, 4> products[row_tiles][2] = {};
 #pragma unroll

@@ -1,22 +1,22 @@
-// kernels/paged_attention/grouped_tile.h: 32 keys and their values from caches with groups of 16 bytes of a key's features, and with a
-// feature's values of neighbouring keys beside each other.
+// kernels/paged_attention/grouped_tile.h: 32 keys and their values from caches that store a key's features in groups of 16 bytes, and
+// the values of consecutive keys for one feature contiguously.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "key_tile.h"
 
 namespace hipkittens::paged_attention {
 
-// Of every 16 lanes, 8 have one group of features of 8 keys, which are beside each other, and 8 have the next group.
+// Of every 16 lanes, 8 load one group of features of 8 keys, which are adjacent in memory, and 8 load the next group.
 template <class Cached, int head_dim>
 struct GroupedKeys {
     static constexpr int features = 16 / static_cast<int>(sizeof(Cached)), loads = head_dim / features / 2;
     vec<Cached, features> groups[loads];
 
-    // Of the tile, the lane's key, and the first of its groups; others are 2 apart.
+    // In the tile: the lane's key, and the first of its groups; the others follow in steps of 2.
     KITTENS_DEVICE static int key() { return first_key_of_lane() + lane_id() % lane_keys; }
     KITTENS_DEVICE static int first_group() { return lane_id() % 16 / lane_keys; }
 
-    // From where the lane begins in `tensor`.
+    // The address in `tensor` from which the lane loads.
     KITTENS_DEVICE static global<const char> begin(const KeyPages& pages, const PagedArguments& arguments,
                                                    const PagedTensor& tensor, global<const char> data,
                                                    int tile, const KeyBounds& bounds) {
@@ -33,7 +33,7 @@ struct GroupedKeys {
     template <class T>
     KITTENS_DEVICE void put(shared_byte* lds) const {
         using Tile = KeyTile<T, head_dim>;
-        constexpr int chunks = features / 8;  // of LDS
+        constexpr int chunks = features / 8;  // in LDS
 #pragma unroll
         for (int n = 0; n < loads; ++n) {
             const vec<T, features> wide = widened<T>(groups[n]);
@@ -49,7 +49,7 @@ struct GroupedKeys {
     }
 };
 
-// What the second product wants of a lane, as memory has it: 8 keys of one feature. Row m of instruction n is feature 16 n + m.
+// What the second product needs in a lane, as stored in memory: 8 keys of one feature. Row m of instruction n is feature 16 n + m.
 template <class Cached, int head_dim>
 struct GroupedValues {
     static constexpr int count = head_dim / 16, keys_of_group = 16 / static_cast<int>(sizeof(Cached));
@@ -57,7 +57,7 @@ struct GroupedValues {
     using Words = vec<uint32_t, sizeof(Keys) / 4>;
     Keys features[count];
 
-    // From where the lane begins in `tensor`.
+    // The address in `tensor` from which the lane loads.
     KITTENS_DEVICE static global<const char> begin(const KeyPages& pages, const PagedArguments& arguments,
                                                    const PagedTensor& tensor, global<const char> data,
                                                    int tile, const KeyBounds& bounds) {
@@ -74,7 +74,7 @@ struct GroupedValues {
             from += 16 * tensor.feature_bytes;
         }
     }
-    // Zeros for what is beside the sequence's keys in a group, which may be NaN.
+    // Zeroes the values in a group that are outside the sequence's keys, which may be NaN.
     KITTENS_DEVICE void mask(int tile, const KeyBounds& bounds) {
         if (tile >= bounds.first && tile + tile_keys - 1 <= bounds.last) return;
         constexpr int keys_of_word = 4 / static_cast<int>(sizeof(Cached)), bits = 32 / keys_of_word;

@@ -1,16 +1,16 @@
-// kernels/paged_attention/join_waves.h: one result from those of the waves of a workgroup.
+// kernels/paged_attention/join_waves.h: combines the results of the waves of a workgroup.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "row_softmax.h"
 
 namespace hipkittens::paged_attention {
 
-// What a wave hands over at once: sums, then the statistics of its rows, each a vector of every lane.
+// What a wave passes on at once: sums, then the statistics of its rows, each as one vector per lane.
 template <int row_tiles, int outputs>
 inline constexpr int wave_bytes = row_tiles * (outputs * 16 + 8) * wave_lanes;
 
-// Half of the waves hand theirs to the other half, until the first one has all: always in the same order. `lds`: place for half of
-// the waves, and of their sums for one of `portions`.
+// Half of the waves pass their results to the other half, until the first wave has everything: always in the same order. `lds`:
+// space for half of the waves and, of their sums, for one of `portions`.
 template <int waves, int portions, int row_tiles, int outputs>
 KITTENS_DEVICE void join_waves(RowSoftmax (&softmax)[row_tiles], vec<float, 4> (&output)[row_tiles][outputs],
                                shared_byte* lds) {

@@ -1,4 +1,4 @@
-// kernels/paged_attention/kernels.h: the device code of each kind of rows.
+// kernels/paged_attention/kernels.h: the device code for each kind of rows.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "combine.h"

@@ -1,4 +1,4 @@
-// kernels/paged_attention/key_scales.h: scales that each key of a cache and each value have of their own.
+// kernels/paged_attention/key_scales.h: scales per key and per value of a cache.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "key_tile.h"
@@ -6,13 +6,13 @@
 
 namespace hipkittens::paged_attention {
 
-// Those of a tile, loaded with its keys: of every 16 lanes, which have rows of 8 keys between them, lane n has the scale of key n and
-// lane 8 + n that of its value, as KeyPages has their pages.
+// The scales of a tile, loaded with its keys: of every 16 lanes, which share rows of 8 keys, lane n has the scale of key n and lane 8
+// + n that of its value, in the order in which KeyPages has their pages.
 struct KeyScales {
     global<const float> data;
     int64_t page_step, slot_step;
     float loaded, current;
-    // Of 16-bit floats with few exponents: products with values are of weights times scales over the largest scale so far.
+    // For 16-bit floats with few exponents: products with values use weights times scales, divided by the largest scale so far.
     float largest = 0;
 
     KITTENS_DEVICE KeyScales(const PagedArguments& arguments, uint32_t key_head) {
@@ -23,7 +23,7 @@ struct KeyScales {
         page_step = of_value ? values.page_step : keys.page_step;
         slot_step = of_value ? values.slot_step : keys.slot_step;
     }
-    // Before the keys, so that they have come when keys have.
+    // Issued before the loads of keys, so that the scales have arrived when the keys have.
     KITTENS_DEVICE void load(const KeyPages& pages, const PagedArguments& arguments, int tile,
                              const KeyBounds& bounds) {
         const uint32_t slot = KeyPages::slot_of(arguments, KeyPages::key_of_lane(tile, bounds));
@@ -31,7 +31,7 @@ struct KeyScales {
     }
     KITTENS_DEVICE void take() { current = loaded; }
 
-    // Of the lane's 8 keys, or of their values.
+    // For the lane's 8 keys, or for their values.
     template <int first>
     KITTENS_DEVICE vec<float, 8> spread(float value) const {
         return {broadcast_in_16<first>(value),     broadcast_in_16<first + 1>(value),
@@ -40,7 +40,7 @@ struct KeyScales {
                 broadcast_in_16<first + 6>(value), broadcast_in_16<first + 7>(value)};
     }
     KITTENS_DEVICE vec<float, 8> of_keys() const { return spread<0>(current); }
-    // In parts of the largest, where T has few exponents: `output` is brought to another largest one.
+    // Relative to the largest scale, if T has few exponents: `output` is rescaled when the largest one changes.
     template <class T, int row_tiles, int outputs>
     KITTENS_DEVICE vec<float, 8> of_values(vec<float, 4> (&output)[row_tiles][outputs]) {
         if constexpr (same_type<T, bf16>) {
@@ -61,7 +61,7 @@ struct KeyScales {
             return spread<lane_keys>(current * (largest > 0 ? 1.0f / largest : 0.0f));
         }
     }
-    // What `output` is to be multiplied by in the end.
+    // The factor to apply to `output` at the end.
     template <class T>
     KITTENS_DEVICE float unit() const {
         return same_type<T, bf16> ? 1.0f : largest;

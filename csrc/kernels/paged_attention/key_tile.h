@@ -11,14 +11,14 @@ using namespace kittens;
 
 template <class T>
 using global = __attribute__((address_space(1))) T*;
-// Accesses of 16 bytes want a dword's alignment.
+// 16-byte accesses need dword alignment.
 template <class V>
 KITTENS_DEVICE V load_at(global<const char> address) {
     typedef V vector __attribute__((aligned(4)));
     return *(global<const vector>)address;
 }
 
-// Keys first .. last of a sequence. Nothing else is read: for others, one of the two is.
+// Keys first .. last of a sequence. Nothing else is read: for keys outside, one of the two is read.
 struct KeyBounds {
     int first, last;
     KITTENS_DEVICE int nearest(int key) const {
@@ -27,12 +27,12 @@ struct KeyBounds {
     }
 };
 
-// The 8 neighbouring keys of a tile that a lane loads columns of.
+// The 8 consecutive keys of a tile whose columns a lane loads.
 inline constexpr int lane_keys = 8;
 KITTENS_DEVICE int first_key_of_lane() { return lane_id() / 16 * lane_keys; }
 
-// Which pages the keys of a tile are in, looked up a tile ahead of the loads that need them. Lanes n and 8 + n of every 16 have key n of
-// those that the 16 load, and tell the others where it is: a page may begin at any key.
+// The pages of a tile's keys, looked up one tile ahead of the loads that need them. Lanes n and 8 + n of every 16 have key n of those
+// that the 16 load, and pass its location to the others: a page may begin at any key.
 struct KeyPages {
     int page;
 
@@ -43,11 +43,11 @@ struct KeyPages {
                                 const KeyBounds& bounds) {
         page = ((global<const int32_t>)table)[arguments.page.quotient(key_of_lane(tile, bounds))];
     }
-    // The place in its page of a key of that page.
+    // The slot of a key in its page.
     KITTENS_DEVICE static uint32_t slot_of(const PagedArguments& arguments, int key) {
         return key - arguments.page.quotient(key) * arguments.page.value;
     }
-    // Of the lane's own key, its row in `tensor`, whose head begins at `data`.
+    // The row of the lane's own key in `tensor`, whose head begins at `data`.
     KITTENS_DEVICE global<const char> row(const PagedArguments& arguments, const PagedTensor& tensor,
                                           global<const char> data, int tile, const KeyBounds& bounds) const {
         return data + page * tensor.page_bytes +
@@ -61,14 +61,14 @@ struct KeyPages {
     }
 };
 
-// Bands of columns: 16 lanes have a whole row of a band between them, each `columns` neighbouring ones, so that a load touches few
+// Bands of columns: 16 lanes share a whole row of a band, with `columns` adjacent columns each, so that a load touches few cache
 // lines.
 template <int head_dim>
 struct ColumnBands {
     static constexpr int columns = head_dim < 128 ? head_dim / 16 : 8, bands = head_dim / (16 * columns);
 };
 
-// As memory has them.
+// In the layout of memory.
 template <class Cached, int head_dim>
 struct TileRows {
     static constexpr int columns = ColumnBands<head_dim>::columns, bands = ColumnBands<head_dim>::bands;
@@ -84,7 +84,7 @@ struct TileRows {
                 rows[band][n] = load_at<Columns>(addresses[n] + (lane_id() % 16 + band * 16) *
                                                                     static_cast<int>(sizeof(Columns)));
     }
-    // From where the lane begins in `tensor`.
+    // The address in `tensor` from which the lane loads.
     KITTENS_DEVICE static global<const char> begin(const KeyPages& pages, const PagedArguments& arguments,
                                                    const PagedTensor& tensor, global<const char> data,
                                                    int tile, const KeyBounds& bounds) {
@@ -97,18 +97,18 @@ struct TileRows {
     }
 };
 
-// Keys in LDS of a wave's own, where they turn from rows into operands. A matrix instruction with keys as its 16 rows leaves in a lane
-// four neighbouring ones of them, for the query of the lane's column. Rows of the two instructions of a tile are keys in such
-// an order that the lane then holds 8 neighbouring keys: what the second product wants of it as an operand.
+// Keys in a wave's own LDS, where rows are rearranged into operands. A matrix instruction with keys as its 16 rows leaves four
+// adjacent ones in a lane, for the query of the lane's column. The rows of the two instructions of a tile are keys ordered so that a
+// lane holds 8 consecutive keys, as the second product needs for its operand.
 template <class T, int head_dim>
 struct KeyTile {
     static constexpr int steps = head_dim / 32, row_bytes = head_dim * static_cast<int>(sizeof(T)),
                          bytes = tile_keys * row_bytes, chunks = row_bytes / b128_bytes;
 
-    // Row m of instruction n.
+    // For row m of instruction n.
     KITTENS_DEVICE static int key_of(int m, int n) { return m / 4 * 8 + n * 4 + m % 4; }
     KITTENS_DEVICE static int row_of(int key) { return key / 8 * 4 + key % 4; }
-    // Chunks of a row change places, so that those that a phase of a read asks for are in different banks.
+    // The chunks of a row are permuted so that the chunks read in one phase are in different banks.
     KITTENS_DEVICE static int place(int chunk, int m) {
         constexpr int rows_in_window = target.read_b128_window_bytes / row_bytes;
         constexpr int most = chunks < 16 ? chunks - 1 : 15;
@@ -133,7 +133,7 @@ struct KeyTile {
     KITTENS_DEVICE static void put(const Rows& rows, shared_byte* lds) {
         rows.template put<T>(lds);
     }
-    // As they were put.
+    // Reads them back as they were written by put().
     KITTENS_DEVICE static void get(TileRows<T, head_dim>& tile, shared_byte* lds) {
         using Columns = typename TileRows<T, head_dim>::Columns;
 #pragma unroll
@@ -146,15 +146,15 @@ struct KeyTile {
                     lds + key * row_bytes + place(column / b128_bytes, row_of(key)) + column % b128_bytes);
             }
     }
-    // 8 elements of the lane's row of instruction n, of the step's 32.
+    // 8 elements of the lane's row of instruction n, out of the step's 32.
     KITTENS_DEVICE static vec<T, 8> operand(shared_byte* lds, int n, int step) {
         const int m = lane_id() % 16;
         return lds_read<vec<T, 8>>(lds + key_of(m, n) * row_bytes + place(step * 4 + lane_id() / 16, m));
     }
 };
 
-// The second product wants 8 keys of one column in a lane, which has them: they change places in its registers. Which of the head's
-// columns a row of the instruction stands for is free: row m of instruction n of a band is column `columns` m + n of the band.
+// The second product needs 8 keys of one column in a lane, which already holds them: they are rearranged in its registers. The
+// assignment of head columns to instruction rows is free: row m of instruction n of a band is column `columns` m + n of the band.
 template <class T, int columns>
 struct ValueBand {
     vec<T, columns> rows[lane_keys];

@@ -1,4 +1,4 @@
-// kernels/paged_attention/latent.h: attention to a cache of latents and rotary keys, whose values are the latents.
+// kernels/paged_attention/latent.h: attention over a cache of latents and rotary keys, whose values are the latents.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "join_waves.h"
@@ -7,8 +7,8 @@
 
 namespace hipkittens::paged_attention {
 
-// A row of the cache is loaded once: it goes through LDS as a key, band by band, and stays in registers as a value. Bands of the next
-// tile are loaded as soon as this one's have been added, so that loads are in flight while scores are computed.
+// A row of the cache is loaded once: as a key it goes through LDS, band by band, and as a value it stays in registers. Bands of the
+// next tile are loaded as soon as those of this tile have been accumulated, so that loads are in flight while scores are computed.
 template <PagedConfig config>
 struct Latent : QueryRows<config> {
     using Base = QueryRows<config>;
@@ -22,14 +22,14 @@ struct Latent : QueryRows<config> {
     using Row = LatentRow<config>;
     using Rotary = TileRows<typename Row::RotaryElement, rotary_dim>;
     static constexpr int waves_per_simd = 1;
-    // Bands take turns in LDS: while one is read the next one is written.
+    // Bands alternate in LDS: while one is read, the next one is written.
     static constexpr int places = target.lds_bytes > 65536 ? bands : 2,
                          wave_key_bytes = places * BandKeys::bytes;
     static constexpr int key_bytes = waves * wave_key_bytes, join_portions = 2,
                          join_bytes = waves / 2 * wave_bytes<1, outputs / join_portions>,
                          lds_bytes = key_bytes > join_bytes ? key_bytes : join_bytes;
 
-    // Codes are widened when they are used; those with scales of their own once, for both uses.
+    // Quantized values are widened when used; those with embedded scales are widened once, for both uses.
     using Values = TileRows<typename choice<Row::has_scales, T, Cached>::type, band_dim>;
     // A lane has the scales of two bands.
     static constexpr int bands_of_lane = 2;
@@ -49,7 +49,7 @@ struct Latent : QueryRows<config> {
         if (wave_id() == 0) latent.store();
     }
 
-    // `lds`: of the wave's own.
+    // `lds`: belongs to the wave alone.
     KITTENS_DEVICE void attend(shared_byte* lds) {
         if (bounds.last < bounds.first) return;
         const int32_t* table = this->table();
@@ -71,7 +71,7 @@ struct Latent : QueryRows<config> {
 #pragma unroll
         for (int band = 0; band < bands; ++band) load_band(band, addresses);
         for (;;) {
-            // Behind the last tile all lanes load the last key: behind a branch nobody knows how many loads are in flight.
+            // After the last tile, all lanes load the last key: after a branch, the number of loads in flight would be unknown.
             vec<float, 4> products[2] = {};
             RotaryKeys::put(rotary, lds + (places - 1) * BandKeys::bytes);
             multiply<RotaryKeys>(products, lds + (places - 1) * BandKeys::bytes, bands * BandKeys::steps);
@@ -103,7 +103,7 @@ struct Latent : QueryRows<config> {
         }
     }
 
-    // Loads are to be issued where they stand: the compiler would move them to what needs them.
+    // Loads must be issued at this point; without the fences, the compiler would move them to their uses.
     KITTENS_DEVICE void load_rotary(const global<const char> (&addresses)[lane_keys]) {
         global<const char> behind[lane_keys];
 #pragma unroll

@@ -1,4 +1,4 @@
-// kernels/paged_attention/latent_row.h: what a row of a latent cache has where, and the scales among its bytes.
+// kernels/paged_attention/latent_row.h: the layout of a row of a latent cache, and the scales embedded in it.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../element_of.h"
@@ -19,13 +19,13 @@ struct LatentRow {
                   (rotary_at + rotary_dim * static_cast<int>(sizeof(RotaryElement)) == scaled_row_bytes));
 };
 
-// Scales of a tile's rows, loaded with its keys: of every 16 lanes, which have 8 rows between them, lanes n and 8 + n have `count`
-// neighbouring scales of row n.
+// The scales of a tile's rows, loaded with its keys: of every 16 lanes, which share 8 rows, lanes n and 8 + n have `count`
+// adjacent scales of row n.
 template <int count>
 struct RowScales {
     vec<float, count> loaded, current;
 
-    // `from`: of the row that KeyPages has in the lane. Loads are to be issued where they stand.
+    // `from`: the lane's row according to KeyPages. Loads must be issued at this point.
     KITTENS_DEVICE void load(global<const char> from) {
         compiler_fence();
         loaded = load_at<vec<float, count>>(from);
@@ -33,7 +33,7 @@ struct RowScales {
     }
     KITTENS_DEVICE void take() { current = loaded; }
 
-    // A band of the lane's rows times the scales number `scale` of them; `first`: of which of the two lanes of a row.
+    // A band of the lane's rows times the scales with index `scale`; `first`: selects one of the two lanes of a row.
     template <class T, int first, class Cached, int band_dim>
     KITTENS_DEVICE TileRows<T, band_dim> times(const TileRows<Cached, band_dim>& codes, int scale) const {
         static_assert(TileRows<T, band_dim>::bands == 1);

@@ -1,4 +1,4 @@
-// kernels/paged_attention/latent_shared.h: attention to a cache of latents whose rows in LDS all waves of a workgroup share.
+// kernels/paged_attention/latent_shared.h: attention over a cache of latents, with rows in LDS shared by all waves of a workgroup.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "latent_row.h"
@@ -6,8 +6,8 @@
 
 namespace hipkittens::paged_attention {
 
-// Each wave has 16 rows of its own. All of them go over the same keys: a wave loads a quarter of each tile, a band of the latents and a
-// quarter of the rotary keys, and puts it into LDS, where every wave reads the tile twice, as keys and as values.
+// Each wave has its own 16 rows. All waves iterate over the same keys: a wave loads a quarter of each tile (a band of the latents and a
+// quarter of the rotary keys) and writes it to LDS, where every wave reads the tile twice, as keys and as values.
 template <PagedConfig config>
 struct LatentShared : QueryRows<config, true> {
     using Base = QueryRows<config, true>;
@@ -20,11 +20,11 @@ struct LatentShared : QueryRows<config, true> {
     using Band = TileRows<Cached, band_dim>;
     using Row = LatentRow<config>;
     static constexpr int waves_per_simd = 1;
-    // Of a rotary key, what a lane loads: the 8 lanes of a key have it between them.
+    // The part of a rotary key that a lane loads: 8 lanes share a key.
     static constexpr int rotary_lanes = 8, rotary_columns = rotary_dim / rotary_lanes;
     static_assert(wave_lanes / rotary_lanes * waves == tile_keys);
     using RotaryColumns = vec<typename Row::RotaryElement, rotary_columns>;
-    // While one tile is read the next one is written, where LDS has room for two.
+    // While one tile is read, the next one is written, if LDS has room for two.
     static constexpr int tile_bytes = waves * BandKeys::bytes + RotaryKeys::bytes,
                          tiles = target.lds_bytes >= 2 * tile_bytes ? 2 : 1, lds_bytes = tiles * tile_bytes;
 
@@ -42,16 +42,16 @@ struct LatentShared : QueryRows<config, true> {
         latent.store();
     }
 
-    // Of the tile, the key whose rotary features the lane loads.
+    // The key in the tile whose rotary features the lane loads.
     KITTENS_DEVICE static int rotary_key() { return (wave_id() * wave_lanes + lane_id()) / rotary_lanes; }
     KITTENS_DEVICE void look_up(int tile) { pages.look_up(arguments, this->table(), tile, bounds); }
-    // From where the pages are that look_up has found. Loads are to be issued where they stand.
+    // Loads from the pages found by look_up. Loads must be issued at this point.
     KITTENS_DEVICE void load(int tile) {
         const auto row =
             pages.row(arguments, arguments.k, (global<const char>)arguments.k.data, tile, bounds);
         global<const char> addresses[lane_keys];
         KeyPages::rows_of_16(addresses, row + wave_id() * band_dim * static_cast<int>(sizeof(Cached)));
-        // A wave has the rotary features of the 8 keys that its lanes from 16 x its number on know.
+        // A wave loads the rotary features of the 8 keys whose rows are in its lanes from 16 x its index on.
         const auto rotary_row = read_lane(row, wave_id() * 16 + lane_id() / rotary_lanes);
         if constexpr (Row::has_scales)
             scales.load(row + Row::scales_at + wave_id() * static_cast<int>(sizeof(float)));
@@ -84,7 +84,7 @@ struct LatentShared : QueryRows<config, true> {
         put(lds);
         for (;;) {
             barrier();
-            // Behind the last tile all lanes load the last key: behind a branch nobody knows how many loads are in flight.
+            // After the last tile, all lanes load the last key: after a branch, the number of loads in flight would be unknown.
             load(tile + tile_keys);
             look_up(tile + 2 * tile_keys);
             shared_byte* const keys = lds + place;
@@ -105,7 +105,7 @@ struct LatentShared : QueryRows<config, true> {
         }
     }
 
-    // LDS answers late, so that what one band needs is read before the products of the band ahead of it.
+    // LDS latency is long, so the operands of a band are read before the products of the preceding band.
     template <class Keys>
     KITTENS_DEVICE static void read(vec<T, 8> (&operands)[BandKeys::steps][2], shared_byte* keys) {
 #pragma unroll

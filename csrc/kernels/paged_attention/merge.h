@@ -1,4 +1,4 @@
-// kernels/paged_attention/merge.h: attention to all keys from that to some of them and that to the others.
+// kernels/paged_attention/merge.h: combines attention over some of the keys with attention over the others.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
@@ -8,8 +8,8 @@
 
 namespace hipkittens::paged_attention {
 
-// out = sum of exp(lse_p - lse) out_p, lse = ln sum exp(lse_p), in float32, rounded once. A part without keys has no weight, whatever
-// its row holds; its lse is -inf, or as flash-attn has it +inf.
+// out = sum of exp(lse_p - lse) out_p, lse = ln sum exp(lse_p), in float32, rounded once. A part without keys has weight zero
+// whatever its row contains; its lse is -inf or, as in flash-attn, +inf.
 template <ElementConfig config>
 struct Merge {
     using T = typename element_of<config.element>::value;

@@ -1,4 +1,4 @@
-// kernels/paged_attention/plan.cpp: which kernel attends to a cache in pages, and in how many parts.
+// kernels/paged_attention/plan.cpp: selects the kernel of attention over a paged cache, and the number of splits.
 // SPDX-License-Identifier: MIT
 #include "plan.h"
 
@@ -23,7 +23,7 @@ int32_t limit(int64_t window) {
     return window < 0 || window >= unlimited ? unlimited : static_cast<int32_t>(window);
 }
 
-// The most keys that the rows of one workgroup see.
+// The largest number of keys that the rows of one workgroup see.
 int64_t most_keys(const Problem& p, const Choice& choice) {
     const int64_t all = p.page * p.most_pages;
     if (limit(p.left) == unlimited || limit(p.right) == unlimited) return all;
@@ -31,14 +31,14 @@ int64_t most_keys(const Problem& p, const Choice& choice) {
     return std::min(all, p.left + p.right + queries);
 }
 
-// One workgroup for each compute unit has enough loads in flight to occupy the memory, as the cycle model sees it; two where one each
-// would leave half of the units without any. None has fewer keys than what its start and its share of the join are worth: a
-// sequence shorter than the longest that the table has place for takes fewer splits (shortest_split).
+// According to the cycle model, one workgroup per compute unit has enough loads in flight to saturate the memory; two are used where
+// one each would leave half of the units idle. No split is so short that its startup and its share of the join outweigh its work: a
+// sequence shorter than the maximum of the table gets fewer splits (shortest_split).
 int64_t splits_of_keys(const Problem& p, const Choice& choice) {
     const int64_t units = p.device.compute_units;
     const int64_t workgroups = p.sequences * p.key_heads * choice.row_tiles;
     const int64_t possible = divide_up(most_keys(p, choice), int64_t{choice.shortest_split} * tile_keys);
-    // With as many as the longest sequence can have, the others have splits of their own lengths; one that has a single split is joined, too.
+    // With as many splits as the longest sequence can have, the others get splits by their own lengths; a single split is combined as well.
     if (p.device.batch_invariant) return std::clamp<int64_t>(possible, 2, most_splits);
     if (workgroups >= units) return 1;
     const int64_t wanted = (2 * workgroups <= units ? units : 2 * units) / workgroups;
@@ -61,8 +61,8 @@ Launch combine_launch(const Problem& p, const PagedArguments& forward) {
     arguments.splits = static_cast<int32_t>(forward.splits.value);
     arguments.head_dim = static_cast<int32_t>(p.value_dim);
     arguments.heads = divisor_of(forward.heads);
-    // A row has whole waves, and a workgroup of its own where groups meet at barriers. With a plan each sequence has a number of splits of
-    // its own.
+    // A row has whole waves, and its own workgroup where groups meet at barriers. With a plan, each sequence has its own number of
+    // splits.
     constexpr int groups = combine_threads / group_lanes, log2_most = std::bit_width(groups + 0u) - 1,
                   log2_least = std::bit_width(64u / group_lanes) - 1;
     const int log2_bands = std::bit_width(static_cast<uint64_t>(p.value_dim - 1) / group_columns);
@@ -82,7 +82,7 @@ Launch combine_launch(const Problem& p, const PagedArguments& forward) {
 Choice choose(const Problem& p) {
     const int64_t rows = p.most_queries * group_of(p);
     Choice choice{};
-    // Rows of a second tile share the keys that are loaded for the first one.
+    // Rows of a second tile share the keys loaded for the first one.
     const auto worse = [&](const PagedConfig& each) {
         const bool many_rows = rows > 16 || p.device.batch_invariant;
         return many_rows != (each.row_tiles > 1);

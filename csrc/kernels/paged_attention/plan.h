@@ -1,4 +1,4 @@
-// kernels/paged_attention/plan.h: from attention to a cache in pages to its launches.
+// kernels/paged_attention/plan.h: plans the launches of attention over a paged cache.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace hipkittens::paged_attention {
 
-// Splits of all sequences together, where a plan says what each has.
+// Splits of all sequences together, if a plan gives the number for each.
 inline constexpr int64_t most_planned = 1 << 16;
 
 struct Problem {
@@ -18,11 +18,11 @@ struct Problem {
     ElementType element, cache;
     CacheScaling scaling;
     int64_t sequences, most_queries, tokens, heads, key_heads, head_dim, value_dim;
-    int64_t page, most_pages;  // keys of a page, and pages of a row of the table
+    int64_t page, most_pages;  // keys per page, and pages per row of the table
     int64_t left, right;       // negative: unlimited
     int64_t num_splits;        // 0: chosen here
     bool grouped;
-    bool planned;  // num_splits are those of all sequences together
+    bool planned;  // num_splits counts the splits of all sequences together
 };
 
 struct Choice {
@@ -33,13 +33,13 @@ struct Choice {
     int32_t shortest_split;
 };
 
-// Both throw std::invalid_argument for what no kernel takes.
+// Both throw std::invalid_argument if no kernel supports the problem.
 Choice choose(const Problem& problem);
-// Tensors, sequences, scale, softcap, slopes and sinks are the caller's; the rest is set here. Partial results: [splits, tokens,
-// heads, value_dim] and [splits, tokens, heads], of more than one split.
+// Tensors, sequences, scale, softcap, slopes and sinks are set by the caller; the rest is set here. Partial results, with more
+// than one split: [splits, tokens, heads, value_dim] and [splits, tokens, heads].
 std::vector<Launch> plan(const Problem& problem, const Choice& choice, PagedArguments arguments);
 
-// Of rows of `head_dim`, a multiple of merge_columns; threads_per_row is set here. Throws std::invalid_argument.
+// For rows of `head_dim`, a multiple of merge_columns; threads_per_row is set here. Throws std::invalid_argument.
 Launch plan_merge(int target, ElementType element, MergeArguments arguments);
 
 }  // namespace hipkittens::paged_attention

@@ -1,4 +1,4 @@
-// kernels/paged_attention/query_rows.h: the tokens and heads of one key head that a workgroup has, their scores and their results.
+// kernels/paged_attention/query_rows.h: the tokens and heads of one key head that a workgroup processes, their scores and results.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
@@ -11,10 +11,10 @@
 
 namespace hipkittens::paged_attention {
 
-// Row r of a key head is query head r % group of token r / group, so that all heads of a group share the keys that are loaded.
-// The waves of a workgroup have the same rows and take tiles of keys in turns; what they have summed is joined at the end, always in
-// the same order.
-// rows_apart: each wave has rows of its own, and all of them the same keys.
+// Row r of a key head is query head r % group of token r / group, so that all heads of a group share the loaded keys. The waves
+// of a workgroup have the same rows and take tiles of keys in turn; their results are combined at the end, always in the same
+// order.
+// rows_apart: each wave has its own rows, and all of them the same keys.
 template <PagedConfig config, bool rows_apart = false>
 struct QueryRows {
     using T = typename element_of<config.element>::value;
@@ -26,12 +26,12 @@ struct QueryRows {
     static constexpr float log2_e = 1.4426950408889634f;
 
     const PagedArguments& arguments;
-    // Of the workgroup. Its part is its split, with a plan among those of all sequences.
+    // Of the workgroup. `part` is its split, with a plan among those of all sequences.
     uint32_t part, split, key_head, sequence;
     int first_row, first_token, queries, length;
     float scale, value_scale;
     KeyBounds bounds;
-    // Of the lane's row in each tile of rows. Keys that it sees: first_key .. past_key - 1.
+    // For the lane's row in each tile of rows. It sees keys first_key .. past_key - 1.
     int query[row_tiles], head[row_tiles], first_key[row_tiles], past_key[row_tiles];
     float slope[row_tiles];
     vec<T, 8> q[row_tiles][steps];
@@ -40,7 +40,7 @@ struct QueryRows {
 
     KITTENS_DEVICE explicit QueryRows(const PagedArguments& arguments) : arguments(arguments) {}
 
-    // Key at which a query stands, where both sequences end together.
+    // The key position of a query, where both sequences end together.
     KITTENS_DEVICE int place_of(int query) const { return query + length - queries; }
 
     // The pages of the workgroup's sequence.
@@ -49,7 +49,7 @@ struct QueryRows {
         return arguments.table + sequence * arguments.table_stride;
     }
 
-    // false: the workgroup has no rows.
+    // Returns false if the workgroup has no rows.
     KITTENS_DEVICE bool begin() {
         const uint32_t count = arguments.row_tiles.value * arguments.splits.value *
                                arguments.key_heads.value * (arguments.plan ? 1 : arguments.sequences.count);
@@ -111,7 +111,7 @@ struct QueryRows {
 
     KITTENS_DEVICE bool is_partial() const { return arguments.splits.value > 1 || arguments.plan; }
 
-    // Its share of keys first .. last: whole tiles, as many in each split but the last ones.
+    // Takes this split's share of keys first .. last: whole tiles, the same number in each split except the last ones.
     KITTENS_DEVICE void take_split(KeyBounds all) {
         bounds = all;
         if (!is_partial() || all.last < all.first) return;
@@ -121,7 +121,7 @@ struct QueryRows {
         if (share < static_cast<uint32_t>(arguments.shortest_split)) share = arguments.shortest_split;
         if (arguments.plan) share = arguments.plan[0];
         share = uniform(share);
-        // A split may lie so far behind the last key that 32 bits do not count to it.
+        // A split may be so far past the last key that 32 bits overflow.
         const int64_t from = (begin + static_cast<int64_t>(split) * share) * tile_keys;
         const int64_t past = from + static_cast<int64_t>(share) * tile_keys;
         if (from > bounds.last) {
@@ -164,7 +164,7 @@ struct QueryRows {
         }
     }
 
-    // Scores of base 2 of 8 keys from `key` on, as the lane's row sees them.
+    // Base-2 scores of 8 keys from `key` on, as seen by the lane's row.
     KITTENS_DEVICE void edit(vec<float, 8>& scores, int r, int key) const {
         if (arguments.softcap > 0) {
             const float inverse = scale / arguments.softcap, cap = arguments.softcap * log2_e;

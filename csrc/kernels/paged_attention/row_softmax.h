@@ -8,17 +8,17 @@ namespace hipkittens::paged_attention {
 
 using namespace kittens;
 
-// Exponents are base 2 and relative to `reference`, which lanes l, l ^ 16, l ^ 32 and l ^ 48 have alike. It is raised to the
-// maximum only when it falls behind by more than `slack`, and then all that was summed before is multiplied by one factor.
+// Exponents are base 2 and relative to `reference`, which is the same in lanes l, l ^ 16, l ^ 32 and l ^ 48. It is raised to
+// the maximum only when it lags by more than `slack`; everything accumulated before is then multiplied by one factor.
 struct RowSoftmax {
     static constexpr float slack = 8.0f, none = -__builtin_inff();
     float reference = none;
     float sum = 0;  // of this lane's keys only, until `total`
 
-    // Of a row without any key: exp2(-inf - 0), not exp2(-inf + inf).
+    // For a row without any key: exp2(-inf - 0), not exp2(-inf + inf).
     KITTENS_DEVICE static float base_of(float reference) { return reference == none ? 0.0f : reference; }
 
-    // Scores of base 2 become exponentials. `output`: what was summed with those of earlier keys.
+    // Replaces base-2 scores by exponentials. `output`: the accumulators of earlier keys.
     template <int count, int outputs>
     KITTENS_DEVICE void exponentiate(vec<float, count>& scores, vec<float, 4> (&output)[outputs]) {
         float largest = scores[0];
@@ -44,7 +44,7 @@ struct RowSoftmax {
 #pragma unroll
         for (int n = 0; n < outputs; ++n) output[n] *= factor;
     }
-    // Adds the sum of the row's other keys, which another wave has gone over. Returns what that one's `output` is worth here.
+    // Adds the sum of the row's other keys, which another wave has processed. Returns the factor for that wave's `output`.
     template <int outputs>
     KITTENS_DEVICE float join(const RowSoftmax& other, vec<float, 4> (&output)[outputs]) {
         raise(other.reference, output);

@@ -1,4 +1,4 @@
-// kernels/paged_attention/sequence_of.h: which sequence something belongs to.
+// kernels/paged_attention/sequence_of.h: finds the sequence that an index belongs to.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
@@ -7,7 +7,7 @@ namespace hipkittens::paged_attention {
 
 using namespace kittens;
 
-// The last of `count` sequences that does not begin behind `number`; begins[0] is 0, and they rise. Of empty sequences none.
+// The last of `count` sequences that begins at or before `number`; begins[0] is 0, and they are ascending. Never an empty sequence.
 KITTENS_DEVICE uint32_t sequence_of(int number, const int32_t* begins, uint32_t count) {
     uint32_t low = 0, high = count;
     while (high - low > 1) {

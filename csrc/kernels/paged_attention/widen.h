@@ -1,4 +1,4 @@
-// kernels/paged_attention/widen.h: elements of a cache as operands of matrix instructions of 16 bits.
+// kernels/paged_attention/widen.h: converts elements of a cache to operands of 16-bit matrix instructions.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
@@ -7,7 +7,7 @@ namespace hipkittens::paged_attention {
 
 using namespace kittens;
 
-// Two floats that T has, in one register: the upper halves are bf16's bits.
+// Two floats that T can represent, in one register: the upper halves are bf16's bits.
 template <class T>
 KITTENS_DEVICE uint32_t pair_of(float first, float second) {
     if constexpr (same_type<T, bf16>)
@@ -17,7 +17,7 @@ KITTENS_DEVICE uint32_t pair_of(float first, float second) {
         return pack_f16_toward_zero(first, second);
 }
 
-// Exactly: bf16 and f16 have every number that e4m3 has, and every integer of 8 bits.
+// Exact: bf16 and f16 represent every e4m3 number and every 8-bit integer.
 template <class T, class Cached, int count>
 KITTENS_DEVICE vec<T, count> widened(vec<Cached, count> values) {
     if constexpr (same_type<T, Cached>) {
