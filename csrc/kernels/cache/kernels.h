@@ -1,4 +1,4 @@
-// kernels/cache/kernels.h: the device code of each kind of rows.
+// kernels/cache/kernels.h: the device code for each kind of rows.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/convert.h"
@@ -10,7 +10,7 @@
 
 namespace hipkittens::cache {
 
-// Eight features of a token's head for each thread; workgroup_id_y is the copy.
+// Each thread copies eight features of one head of a token; workgroup_id_y selects the copy.
 template <ElementConfig config>
 struct CopyKernel {
     using T = typename element_of<config.element>::value;
@@ -38,7 +38,7 @@ struct CopyKernel {
             for (uint32_t i = 0; i < thread_features; ++i)
                 if (i < count) values[i] = from[i];
         }
-        // Behind the loads of what goes there, so that all are in flight at once.
+        // After the loads of what is stored there, so that all are in flight at once.
         const int32_t slot = slot_of(arguments.slots, token);
         if (slot < 0) return;
         store_in_cache<T>(arguments.slots, copy.to, slot, head, first, 1, count, values);
@@ -57,10 +57,10 @@ inline constexpr float largest_e4m3fn = 448;
 KITTENS_DEVICE float largest_scaled(CacheCode code) {
     return code == CacheCode::e4m3fn ? largest_e4m3fn : largest_of(code);
 }
-// Also e4m3fn where the target's floats are others, which rows with scales of their own may have alone.
+// Also converts to e4m3fn where the target has other 8-bit floats, which only rows with their own scales may use.
 KITTENS_DEVICE kittens::vec<uint8_t, 8> scaled_codes_of(kittens::eight scaled, CacheCode code) {
     if (kittens::target.ocp_float8 || code != CacheCode::e4m3fn) return codes_of(scaled, code);
-    // Half of the largest is not fnuz's largest, which would be e4m3fn's NaN.
+    // Half of the largest e4m3fn is not the largest fnuz, whose bits would be e4m3fn's NaN.
 #pragma unroll
     for (int i = 0; i < 8; ++i) scaled[i] = kittens::clamped(scaled[i], largest_e4m3fn) * 0.5f;
     const auto halves = __builtin_bit_cast(kittens::vec<uint32_t, 2>, codes_of(scaled, CacheCode::fp8));
@@ -69,7 +69,7 @@ KITTENS_DEVICE kittens::vec<uint8_t, 8> scaled_codes_of(kittens::eight scaled, C
         kittens::vec<uint32_t, 2>{kittens::e4m3fn_of_fnuz(halves[0]), kittens::e4m3fn_of_fnuz(halves[1])});
 }
 
-// As CopyKernel, with the lanes of a head beside each other, and each head in one wave.
+// Like CopyKernel, with the lanes of a head adjacent, and each head in one wave.
 template <ElementConfig config>
 struct ScaledKernel {
     using T = typename element_of<config.element>::value;

@@ -1,4 +1,4 @@
-// kernels/cache/kinds.h: what is passed to a write into a cache, and the kinds of rows in variants.def.
+// kernels/cache/kinds.h: the arguments of a cache write, and the kinds of rows in variants.def.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../cache_slots.h"
@@ -8,16 +8,16 @@
 
 namespace hipkittens::cache {
 
-// Rows of [tokens, heads], features of unit stride, and where they go. Strides in elements.
+// Rows of [tokens, heads], with features of unit stride, and their destination. Strides in elements.
 struct Copy {
     const void* from;
     int64_t token, head;
     CacheOutput to;
     uint32_t heads, features;
-    uint32_t aligned;  // rows begin on 4 bytes
-    // Neighbouring threads with the same features of as many tokens, a power of two as its exponent.
+    uint32_t aligned;  // rows are 4-byte aligned
+    // Adjacent threads that process the same features of different tokens: log2 of their number.
     uint32_t together;
-    Divisor chunks, units;  // threads of a head, eight features each, and of a token
+    Divisor chunks, units;  // threads per head, with eight features each; and per token
 };
 
 // Keys and values, or the latent and the rotary part of MLA, whose destinations are in one cache.
@@ -28,7 +28,7 @@ struct CopyArguments {
     uint32_t padding;
 };
 
-// Rows whose codes have scales of their own, of each head or of groups of its features, which are written beside them.
+// Quantized rows with a scale per head or per group of features, which are stored separately.
 struct ScaledPart {
     const void* from;
     int64_t token, head;
@@ -37,23 +37,23 @@ struct ScaledPart {
     int64_t scale_block, scale_slot, scale_head, scale_group;
     uint32_t heads, features;
     uint32_t aligned;
-    uint32_t lane_shift;   // 1 << lane_shift lanes have a head, 4 to 64
-    uint32_t group_shift;  // and as many of them have one scale
+    uint32_t lane_shift;   // 1 << lane_shift lanes per head, 4 to 64
+    uint32_t group_shift;  // 1 << group_shift of them share a scale
     uint32_t padding;
     Divisor head_count;
 };
 
-// A scale is the largest magnitude, `floor` at least, over the largest code: zero_scale where that is 0. With powers_of_two it is the
-// least power of two that is not below that.
+// A scale is the largest magnitude, at least `floor`, divided by the largest quantized value; zero_scale where that is 0. With
+// powers_of_two, it is rounded up to the next power of two.
 struct ScaledArguments {
-    ScaledPart parts[2];  // keys and values, or one of them and no heads
+    ScaledPart parts[2];  // keys and values, or one of them and a part without heads
     CacheSlots slots;
     uint32_t tokens;
     uint32_t powers_of_two;
     float floor, zero_scale;
 };
 
-// Rows whose codes have the scale of a group of slots, one for each head.
+// Quantized rows that share the scale of a group of slots, one per head.
 struct SharedPart {
     const void* from;
     int64_t token, head;
@@ -62,8 +62,8 @@ struct SharedPart {
     int64_t scale_group, scale_head;
     uint32_t heads, features;
     uint32_t aligned;
-    uint32_t by_place;  // threads beside each other have the same features of places beside each other
-    Divisor chunks;     // threads of a head
+    uint32_t by_place;  // adjacent threads process the same features of adjacent places
+    Divisor chunks;     // threads per head
 };
 
 struct SharedArguments {
@@ -71,14 +71,14 @@ struct SharedArguments {
     CacheSlots slots;
     Divisor group;  // slots that share a scale
     uint32_t tokens, token_run;
-    uint32_t head_step;  // workgroups that share the heads, of which each of their waves has some
-    float floor;         // the least largest magnitude
+    uint32_t head_step;  // workgroups that share the heads, distributed over their waves
+    float floor;         // lower bound of the largest magnitude
 };
 
 inline constexpr int threads = 256, thread_features = 8;
 inline constexpr uint32_t shared_waves = threads / 64;
-// Runs of token_run tokens, of which workgroups beside each other have one token each. A prompt's groups begin at every 16th token, say,
-// and workgroups with work would all be of one XCD.
+// Adjacent workgroups process one token each from different runs of token_run tokens. Otherwise, for a prompt whose groups begin at,
+// say, every 16th token, all workgroups with work would be on one XCD.
 inline constexpr uint32_t shared_runs = 256;
 inline constexpr uint32_t most_shared_slots = 1024;
 

@@ -1,4 +1,4 @@
-// kernels/cache/plan.h: from rows and their slots to a launch.
+// kernels/cache/plan.h: plans the launch of a write of rows to their slots.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <algorithm>
@@ -10,12 +10,12 @@
 
 namespace hipkittens::cache {
 
-// Of the arguments all but `together` is the caller's. Throws std::invalid_argument for what no kernel takes.
+// The caller sets all arguments except `together`. Throws std::invalid_argument if no kernel supports them.
 inline Launch plan(int target, ElementType element, CopyArguments arguments) {
     int64_t workgroups = 0;
     for (Copy& copy : arguments.copies) {
-        // Where a token's features are apart, those of the tokens in the slots beside it are between them: 16 tokens are what
-        // a usual block has.
+        // If the features of a token are not contiguous, those of tokens in adjacent slots are between them: 16 tokens are
+        // the usual block size.
         copy.together = 0;
         while (copy.to.to.feature != 1 && copy.together < 4 && (1u << copy.together) < arguments.tokens)
             ++copy.together;
@@ -29,7 +29,7 @@ inline Launch plan(int target, ElementType element, CopyArguments arguments) {
                                         std::to_string(copy.features) +
                                         " features; at most 34359736320 elements are allowed");
         workgroups = std::max(workgroups, (rows * chunks + threads - 1) / threads);
-        // A part without features has no threads with work: any divisor will do.
+        // A part without features has no threads with work: any divisor works.
         copy.chunks = divisor_of(static_cast<uint32_t>(std::max<int64_t>(chunks, 1)));
         copy.units = divisor_of(static_cast<uint32_t>(std::max<int64_t>(chunks * copy.heads, 1)));
     }
@@ -41,9 +41,9 @@ inline Launch plan(int target, ElementType element, CopyArguments arguments) {
     throw std::invalid_argument("cache_write: no kernel has this element type");
 }
 
-inline constexpr uint32_t most_scaled_features = 64 * thread_features;  // of a head: a wave has them
+inline constexpr uint32_t most_scaled_features = 64 * thread_features;  // per head: held by one wave
 
-// lane_shift and head_count are decided here. group_shift is the caller's: 2 .. 4 for groups, 6 for a whole head.
+// Sets lane_shift and head_count. group_shift is set by the caller: 2 .. 4 for groups, 6 for a whole head.
 inline Launch plan(int target, ElementType element, ScaledArguments arguments) {
     int64_t workgroups = 0;
     for (ScaledPart& part : arguments.parts) {
@@ -70,7 +70,7 @@ inline Launch plan(int target, ElementType element, ScaledArguments arguments) {
     throw std::invalid_argument("cache_write: no kernel has this element type, or there is nothing to write");
 }
 
-// chunks, by_place, token_run and head_step are decided here.
+// Sets chunks, by_place, token_run and head_step.
 inline Launch plan(int target, ElementType element, SharedArguments arguments) {
     uint32_t heads = 0;
     for (SharedPart& part : arguments.parts) {
@@ -85,8 +85,8 @@ inline Launch plan(int target, ElementType element, SharedArguments arguments) {
     if (arguments.tokens > static_cast<uint32_t>(INT32_MAX) / threads)
         throw std::invalid_argument("cache_write: " + std::to_string(arguments.tokens) +
                                     " tokens; with scales of groups 8388607 are allowed");
-    // Few tokens have too few groups to fill a GPU; of many, each workgroup looks through all slots for its group's tokens, which
-    // its heads share.
+    // Few tokens have too few groups to fill a GPU. With many, each workgroup searches all slots for its group's tokens, so its
+    // heads share that work.
     constexpr uint32_t workgroups = 4096;
     arguments.head_step = std::clamp(workgroups / std::max(arguments.tokens, 1u), 1u,
                                      std::max((heads + shared_waves - 1) / shared_waves, 1u));

@@ -1,4 +1,4 @@
-// kernels/cache/shared_scale.h: rows into a cache whose codes share the scale of a group of slots.
+// kernels/cache/shared_scale.h: writes rows to a cache in which a group of slots shares a scale.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/row_reduction.h"
@@ -8,17 +8,17 @@
 
 namespace hipkittens::cache {
 
-// The tokens of a group of slots: of each place the last one that goes there, in LDS. Where several tokens have slots of a group, the
-// workgroup of the first one has the group, so that no two change the same scale and codes, whatever the order of slots.
+// The tokens of a group of slots, in LDS: for each place, the last token that goes there. If several tokens have slots in a group, the
+// workgroup of the first one processes the group, so that no two workgroups change the same scale and values, whatever the order of slots.
 class SharedGroup {
-    static constexpr uint32_t together = 8;  // slots of a thread in flight
+    static constexpr uint32_t together = 8;  // slots per thread in flight
     const SharedArguments& arguments_;
     kittens::shared_byte* places_;
 
     KITTENS_DEVICE kittens::shared_byte* place(uint32_t number) const { return places_ + number * 4; }
 
-    // Calls visit(token, place) for each of together * threads tokens from `first` on that has a slot of the group; behind the last
-    // token it is the last one again. No load waits for a branch.
+    // Calls visit(token, place) for each of the together * threads tokens from `first` on that has a slot in the group; past the
+    // last token, that token is visited again. No load waits for a branch.
     template <class Number, class Visit>
     KITTENS_DEVICE void each_token(uint32_t first, const Visit& visit) const {
         auto* numbers = (__attribute__((address_space(1))) const Number*)arguments_.slots.data;
@@ -53,7 +53,7 @@ class SharedGroup {
 
   public:
     static constexpr int lds_bytes = most_shared_slots * 4;
-    uint32_t number, begin;  // of the group, and its first slot
+    uint32_t number, begin;  // of the group: its index, and its first slot
 
     KITTENS_DEVICE SharedGroup(const SharedArguments& arguments, kittens::shared_byte* lds, uint32_t slot)
         : arguments_(arguments), places_(lds), number(arguments.group.quotient(slot)) {
@@ -62,7 +62,7 @@ class SharedGroup {
     KITTENS_DEVICE bool has(int32_t slot) const {
         return slot >= 0 && arguments_.group.quotient(slot) == number;
     }
-    // Whether `token` is the first of the group's; only then all of them are there.
+    // Whether `token` is the first one in the group; only in that case are all of its tokens gathered.
     template <class Reduction>
     KITTENS_DEVICE bool gather(uint32_t token, Reduction& reduction) const {
         for (uint32_t i = kittens::thread_id(); i < arguments_.group.value; i += threads)
@@ -73,7 +73,7 @@ class SharedGroup {
         kittens::barrier();
         return is_first;
     }
-    // One more than the token of a place; 0: none.
+    // The token of a place, plus one; 0: none.
     KITTENS_DEVICE uint32_t token_after(uint32_t number) const {
         return kittens::lds_read<uint32_t>(place(number));
     }
@@ -88,7 +88,7 @@ class SharedGroup {
     }
 };
 
-// Workgroups for each token and part, of which those of a group's first token have work, each some of the heads: a wave has a head.
+// One workgroup per token and part. Those of a group's first token have work, some of the heads each; a wave processes one head.
 template <ElementConfig config>
 struct SharedScaleKernel {
     using T = typename element_of<config.element>::value;
@@ -108,10 +108,10 @@ struct SharedScaleKernel {
         const int32_t before = slot_of(arguments.slots, token > 0 ? token - 1 : 0);
         if (slot < 0) return;
         const SharedGroup group(arguments, lds, slot);
-        if (token > 0 && group.has(before)) return;  // most tokens of a prompt
+        if (token > 0 && group.has(before)) return;  // true for most tokens of a prompt
         Reduction reduction(lds + SharedGroup::lds_bytes);
         if (!group.gather(token, reduction)) return;
-        const uint32_t held = group.first_place(reduction);  // places before, which keep what they have
+        const uint32_t held = group.first_place(reduction);  // number of preceding places, which keep their values
 
         for (uint32_t head = kittens::workgroup_id_y() * shared_waves + kittens::wave_id(); head < part.heads;
              head += arguments.head_step * shared_waves)
@@ -119,12 +119,12 @@ struct SharedScaleKernel {
     }
 
   private:
-    // Eight features of a place. after: one more than its token, 0 where nothing is written.
+    // Eight features of a place. after: its token plus one, 0 if nothing is written.
     struct Unit {
         uint32_t place, first, after;
         kittens::raw_eight<T> raw;
     };
-    static constexpr uint32_t together = 4;  // units of a lane in flight
+    static constexpr uint32_t together = 4;  // units per lane in flight
     static constexpr uint32_t step = together * 64;
 
     class Head {
@@ -144,7 +144,7 @@ struct SharedScaleKernel {
             const uint32_t after = group_.token_after(place);
             return {place, (part_.by_place ? outer : rest) * thread_features, is_there ? after : 0, T()};
         }
-        // A place without a token loads the first one's row, so that no load waits for a branch.
+        // A place without a token loads the first token's row, so that no load waits for a branch.
         KITTENS_DEVICE global<const T> row(const Unit& unit) const {
             return (global<const T>)part_.from + (unit.after ? unit.after - 1 : 0) * part_.token +
                    head_ * part_.head + unit.first;
@@ -163,7 +163,7 @@ struct SharedScaleKernel {
                 for (uint32_t i = 0; i < thread_features; ++i)
                     if (unit.first + i < part_.features) unit.raw[i] = row(unit)[i];
         }
-        // NaN does not count, so that it does not reach what else has the scale.
+        // NaN is ignored, so that it does not affect other values with the same scale.
         KITTENS_DEVICE static float magnitude(float largest, const Unit (&units)[together]) {
 #pragma unroll
             for (const Unit& unit : units) {
@@ -187,7 +187,7 @@ struct SharedScaleKernel {
                     features(unit.place, unit.first)
                         .store(codes_of(kittens::widened(unit.raw) * inverse, code_));
         }
-        // The codes of places before `held`, of another scale.
+        // Converts the values of places before `held`, which have another scale.
         KITTENS_DEVICE void convert(uint32_t held, float old, float scale) const {
             for (uint32_t number = kittens::lane_id(); number < units_; number += 64) {
                 const Unit at = unit(number);

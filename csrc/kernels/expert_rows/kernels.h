@@ -1,4 +1,4 @@
-// kernels/expert_rows/kernels.h: the device code of each kind of rows.
+// kernels/expert_rows/kernels.h: the device code for each kind of rows.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/lane_intrinsics.h"
@@ -12,15 +12,15 @@ using kittens::eight;
 template <class T>
 using global = __attribute__((address_space(1))) T*;
 
-// rows: that have threads of their own.
+// rows: number of rows that have threads.
 template <class T>
 KITTENS_DEVICE RowColumns<T> columns_of(const ExpertRowsArguments& arguments, uint32_t rows) {
     return {kittens::workgroup_id_x() * threads + kittens::thread_id(), arguments.threads_per_row, rows,
             arguments.columns, arguments.aligned != 0};
 }
 
-// result[place] = weight of its pair * rows[token of its pair], and 0 where a place has no pair. A thread has the same columns of
-// several places, whose loads are in flight together behind those of their pairs.
+// result[place] = weight of its pair * rows[token of its pair], and 0 for a place without a pair. A thread processes the same
+// columns of several places, whose loads are in flight together once those of their pairs are done.
 template <ElementConfig config>
 struct Gather {
     using T = typename element_of<config.element>::value;
@@ -33,14 +33,14 @@ struct Gather {
         uint32_t pairs[gathered_places];
 #pragma unroll
         for (uint32_t i = 0; i < gathered_places; ++i)
-            // What is behind the last one has its pair, and is not stored.
+            // Places past the last one use its pair, and are not stored.
             pairs[i] = static_cast<uint32_t>(
                 ((global<const int32_t>)arguments.index)[place_of(first + i, arguments.count)]);
         kittens::raw_eight<T> raw[gathered_places];
         float weights[gathered_places];
 #pragma unroll
         for (uint32_t i = 0; i < gathered_places; ++i) {
-            // What has no pair is read from where something is, and not taken.
+            // For a place without a pair, a valid row is read and ignored.
             const uint32_t pair = pairs[i] < arguments.limit ? pairs[i] : 0;
             raw[i] = columns.load_raw(arguments.rows, arguments.choices.quotient(pair) * arguments.row_step);
             weights[i] = arguments.weights ? ((global<const float>)arguments.weights)[pair] : 1.0f;
@@ -59,7 +59,7 @@ struct Gather {
     }
 };
 
-// result[token] = sum of weight * rows[place] over the token's pairs, the first choice first, in float32, rounded once.
+// result[token] = sum of weight * rows[place] over the token's pairs, in the order of its choices, in float32, rounded once.
 template <ElementConfig config>
 struct Combine {
     using T = typename element_of<config.element>::value;
@@ -75,7 +75,7 @@ struct Combine {
             kittens::raw_eight<T> values[batch];
             float weight[batch];
             uint32_t place[batch];
-            // All lanes have as many choices: those that a batch lacks cost a branch.
+            // All lanes have the same number of choices: choices missing from a batch cost a branch.
 #pragma unroll
             for (uint32_t i = 0; i < batch; ++i) {
                 if (choice + i >= choices) break;
@@ -86,7 +86,7 @@ struct Combine {
 #pragma unroll
             for (uint32_t i = 0; i < batch; ++i) {
                 if (choice + i >= choices) break;
-                // What is not there is read from where something is, and not added: a NaN of another row stays there.
+                // For a missing pair, a valid row is read and not added, so that a NaN in it has no effect.
                 values[i] = columns.load_raw(
                     arguments.rows, (place[i] < arguments.limit ? place[i] : 0) * arguments.row_step);
             }
@@ -102,7 +102,7 @@ struct Combine {
     }
 };
 
-// result[pair] = rows[place of the pair] . tokens[token of the pair] in float32, and 0 where a pair has no place.
+// result[pair] = rows[place of the pair] . tokens[token of the pair] in float32, and 0 for a pair without a place.
 template <ElementConfig config>
 struct Dot {
     using T = typename element_of<config.element>::value;

@@ -1,4 +1,4 @@
-// kernels/expert_rows/kinds.h: what is passed to the moves of rows to experts and back, and the kinds of rows in variants.def.
+// kernels/expert_rows/kinds.h: the arguments of row moves to experts and back, and the kinds of rows in variants.def.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../divisor.h"
@@ -7,24 +7,24 @@
 
 namespace hipkittens::expert_rows {
 
-// A pair is a token and one of its k choices; rows in the order of experts are at the places of pairs.
+// A pair is a token and one of its k choices; rows in expert order are at the places of pairs.
 struct ExpertRowsArguments {
-    const void* rows;    // of tokens for gather, else in the order of experts
-    const void* tokens;  // of dot alone
-    // The pair of each place for gather, else the place of each pair; what is out of range is none.
+    const void* rows;    // of tokens for gather, otherwise in expert order
+    const void* tokens;  // for dot only
+    // For gather, the pair of each place; otherwise the place of each pair. Out-of-range values mean none.
     const int32_t* index;
     const float* weights;  // of pairs, or null
     void* result;
     int64_t row_step, token_step;  // elements
-    uint32_t limit;                // index is below it
-    uint32_t count;                // rows of the result; of dot its elements
+    uint32_t limit;                // valid values of index are below it
+    uint32_t count;                // rows of the result; for dot, its elements
     uint32_t columns;
     Divisor choices;
     Divisor threads_per_row;  // columns / 8, rounded up
-    uint32_t aligned;         // every row begins on 4 bytes
+    uint32_t aligned;         // every row is 4-byte aligned
 };
 
-// Each thread of combine computes 8 columns of a row, and of gather of several rows; each wave of dot one element.
+// Each thread of combine computes 8 columns of one row, each thread of gather those of several rows; each wave of dot one element.
 inline constexpr int threads = 256, waves = threads / 64;
 inline constexpr uint32_t gathered_places = 4;
 constexpr uint32_t rows_of_threads(uint32_t places) {

@@ -1,4 +1,4 @@
-// kernels/expert_rows/plan.h: from the arguments of a move of rows to its launch.
+// kernels/expert_rows/plan.h: plans the launch of a row move from its arguments.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <stdexcept>
@@ -11,7 +11,7 @@
 
 namespace hipkittens::expert_rows {
 
-// Of pairs, each with a wave in dot. Throws std::invalid_argument.
+// For pairs, each with one wave in dot. Throws std::invalid_argument.
 inline void check_pairs(int64_t pairs) {
     constexpr int64_t largest = (UINT32_MAX - threads) / 64;
     if (pairs > largest)
@@ -20,7 +20,7 @@ inline void check_pairs(int64_t pairs) {
                                     " are allowed");
 }
 
-// `threads_per_row` is decided here. Throws std::invalid_argument.
+// Sets `threads_per_row`. Throws std::invalid_argument.
 template <class Kind>
 Launch plan(int target, ElementType element, ExpertRowsArguments arguments) {
     arguments.threads_per_row = divisor_of(static_cast<uint32_t>(row_threads(arguments.columns)));

@@ -1,4 +1,4 @@
-// kernels/expert_sort/counts.h: counts of experts in LDS, and the places that follow from them.
+// kernels/expert_sort/counts.h: counts of experts in LDS, and the places derived from them.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/intrinsics.h"
@@ -12,14 +12,14 @@ using global = __attribute__((address_space(1))) V*;
 
 inline constexpr uint32_t no_expert = ~0u;
 
-// Workgroups share the pairs in segments, waves share a segment; both in the order of pairs. So many times 64 pairs are loaded at
-// a time.
+// Workgroups divide the pairs into segments, and waves divide a segment; both in the order of pairs. This many times 64 pairs are
+// loaded at a time.
 inline constexpr int pairs_held = 4;
 
 class Pairs {
     const SortArguments& arguments_;
 
-    // From ids to the numbers of experts here.
+    // Maps ids to local expert indices.
     template <int count>
     KITTENS_DEVICE void translate(uint32_t (&found)[count]) const {
         if (__builtin_expect(arguments_.expert_map != nullptr, false)) {
@@ -48,7 +48,7 @@ class Pairs {
         past = first + arguments.wave_pairs;
         if (past > arguments.pairs) past = arguments.pairs;
     }
-    // Those of the lane: pair begin + 64 n + lane, no_expert behind the wave's last pair.
+    // The experts of the lane's pairs: pair begin + 64 n + lane; no_expert past the wave's last pair.
     template <int count>
     KITTENS_DEVICE void experts(uint32_t begin, uint32_t (&found)[count]) const {
         const uint32_t pair = begin + kittens::lane_id();
@@ -59,7 +59,7 @@ class Pairs {
         for (int n = 0; n < count; ++n)
             if (pair + n * 64 >= past) found[n] = no_expert;
     }
-    // Of any wave's: those of four pairs from each of first + n step on.
+    // Pairs of any wave: the experts of four pairs starting at each of first + n step.
     template <int quads>
     KITTENS_DEVICE void experts_in_fours(uint32_t first_pair, uint32_t step,
                                          uint32_t (&found)[quads * 4]) const {
@@ -76,8 +76,8 @@ class Pairs {
     }
 };
 
-// A slot of a count of each expert for what lies before the workgroup's pairs, for each wave, and for what lies behind, of which the
-// last one becomes where each expert begins.
+// Slots with one count per expert: one for the pairs before the workgroup's, one per wave, and one for the pairs after. The last one
+// is later overwritten with the place where each expert begins.
 class Counts {
     kittens::shared_byte* lds_;
     uint32_t experts_;
@@ -94,19 +94,19 @@ class Counts {
 
   public:
     static constexpr uint32_t before = 0, behind = waves + 1, slots = waves + 2;
-    // Those, the place past the last one, and a sum of each wave.
+    // These slots, the place past the last one, and one sum per wave.
     static constexpr int lds_bytes = (slots * most_experts + 1 + waves) * 4;
 
     KITTENS_DEVICE Counts(kittens::shared_byte* lds, uint32_t experts) : lds_(lds), experts_(experts) {}
 
-    // Of a wave, and after `add_waves` those of the waves before it.
+    // The count of a wave; after `add_waves`, that of the preceding waves.
     KITTENS_DEVICE uint32_t of_wave(uint32_t wave, uint32_t expert) const { return get(1 + wave, expert); }
     KITTENS_DEVICE void set(uint32_t wave, uint32_t expert, uint32_t count) const {
         put(1 + wave, expert, count);
     }
     KITTENS_DEVICE uint32_t start(uint32_t expert) const { return get(behind, expert); }
     KITTENS_DEVICE void set_start(uint32_t expert, uint32_t place) const { put(behind, expert, place); }
-    // After `set_places`.
+    // Valid after `set_places`.
     KITTENS_DEVICE uint32_t total(uint32_t expert) const { return get(before, expert); }
 
     // Visits every expert, each from one thread.
@@ -128,7 +128,7 @@ class Counts {
                 __hip_atomic_fetch_add((kittens::shared_pointer<uint32_t>)slot(number, experts[n]), 1u,
                                        __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
     }
-    // Of the waves' pairs.
+    // Counts the pairs of the waves.
     KITTENS_DEVICE void count(const Pairs& pairs) const {
         clear();
         for (uint32_t begin = pairs.first; begin < pairs.past; begin += pairs_held * 64) {
@@ -138,7 +138,7 @@ class Counts {
         }
         kittens::barrier();
     }
-    // Of all pairs but first to past, which are the workgroup's; both are multiples of 4.
+    // Counts all pairs except first to past, which are the workgroup's; both are multiples of 4.
     KITTENS_DEVICE void count_others(const Pairs& pairs, uint32_t all, uint32_t first, uint32_t past) const {
         constexpr uint32_t quads = 4, step = threads * 4;
         for (uint32_t begin = kittens::thread_id() * 4; begin < all; begin += quads * step) {
@@ -153,7 +153,7 @@ class Counts {
             }
         }
     }
-    // Leaves in each wave's count those of the waves before it. Returns the sum.
+    // Replaces each wave's count by the sum over the preceding waves. Returns the total.
     KITTENS_DEVICE uint32_t add_waves(uint32_t expert) const {
         uint32_t before = 0;
 #pragma unroll
@@ -164,8 +164,8 @@ class Counts {
         }
         return before;
     }
-    // Each expert's start from the room that it takes, `room` of an expert, for `store` of an expert and its start; `room` is asked again
-    // before that. All threads call it, with a barrier before and after.
+    // Computes each expert's start from the space it takes, room(expert), and calls store(expert, start); `room` is called again right
+    // before that. All threads call this function, with a barrier before and after.
     template <class Room, class Store>
     KITTENS_DEVICE void set_starts(const Room& room, const Store& store) const {
         const uint32_t each = (experts_ + threads - 1) / threads, first = kittens::thread_id() * each;
@@ -191,7 +191,7 @@ class Counts {
             }
         kittens::barrier();
     }
-    // From all slots to the first place of each wave's pairs and of each expert.
+    // Converts all slots to the first place of each wave's pairs and of each expert.
     template <class Room>
     KITTENS_DEVICE void set_places(const Room& room) const {
         const auto sum = [&](uint32_t expert) {

@@ -1,11 +1,11 @@
-// kernels/expert_sort/kernels.h: the device code of each kind of rows.
+// kernels/expert_sort/kernels.h: the device code for each kind of rows.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "move.h"
 
 namespace hipkittens::expert_sort {
 
-// A workgroup that has counts of experts in LDS.
+// A workgroup with counts of experts in LDS.
 struct CountingWorkgroup {
     static constexpr int threads = expert_sort::threads, lds_bytes = Counts::lds_bytes;
     static constexpr int waves_per_simd = waves / 4;
@@ -15,7 +15,7 @@ struct CountingWorkgroup {
     }
 };
 
-// Each workgroup counts all pairs, so that none waits for another, and moves a share of them, 64 of each wave.
+// Each workgroup counts all pairs, so that none waits for another, and moves a share of them, 64 per wave.
 template <NoConfig config>
 struct SortAll : CountingWorkgroup {
     KITTENS_DEVICE static void run(const SortArguments& arguments, kittens::shared_byte* lds) {
@@ -50,7 +50,7 @@ struct CountSegment : CountingWorkgroup {
     }
 };
 
-// Leaves in each segment's count those of the segments before it.
+// Replaces each segment's counts by the sums over the preceding segments.
 template <NoConfig config>
 struct AddCounts : CountingWorkgroup {
     KITTENS_DEVICE static void run(const SortArguments& arguments, kittens::shared_byte* lds) {

@@ -1,12 +1,12 @@
-// kernels/expert_sort/move.h: pairs to their places, and what stands between them.
+// kernels/expert_sort/move.h: moves pairs to their places, and fills the places between them.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "counts.h"
 
 namespace hipkittens::expert_sort {
 
-// 64 pairs, in order: a lane's place is behind the lanes before it that have its expert. The wave's count of an expert is the next
-// place.
+// Processes 64 pairs, in order: a lane's place comes after those of preceding lanes with the same expert. The wave's count of an
+// expert is the next place.
 KITTENS_DEVICE void move_pair(const SortArguments& arguments, uint32_t pair, uint32_t past, uint32_t expert,
                               const Counts& counts) {
     const uint32_t wave = kittens::wave_id();
@@ -48,8 +48,8 @@ KITTENS_DEVICE void move_pairs(const SortArguments& arguments, const Pairs& pair
     }
 }
 
-// Workgroup `part` of `parts` takes its share of experts, and of the places behind all of them. `pairs_of` an expert counts its
-// pairs. Nothing stands between experts whose blocks are of 1 pair and not described.
+// Workgroup `part` of `parts` processes its share of experts, and of the places past all of them. pairs_of(expert) is the
+// number of its pairs. There is nothing between experts if blocks have 1 pair and are not described.
 template <class PairsOf>
 KITTENS_DEVICE void fill_rest(const SortArguments& arguments, const Counts& counts, const PairsOf& pairs_of,
                               uint32_t part, uint32_t parts) {

@@ -1,4 +1,4 @@
-// kernels/expert_sort/plan.h: from a sort's arguments to its launches.
+// kernels/expert_sort/plan.h: plans the launches of a sort from its arguments.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace hipkittens::expert_sort {
 
-// Entries that the places of any choice of experts fit into. A pair is in one expert, so no more than `pairs` of them are padded.
+// Number of entries that fits the places for any choice of experts. A pair is in one expert, so at most `pairs` experts are padded.
 inline int64_t capacity(int64_t pairs, int64_t experts, int64_t block) {
     return (pairs + std::min(pairs, experts) * (block - 1) + block - 1) / block * block;
 }
@@ -31,19 +31,19 @@ inline void check(int64_t tokens, int64_t k, int64_t experts, int64_t block, boo
                " choices; 16777215 with 127 are allowed where both are packed into 32 bits");
 }
 
-// How many workgroups share the pairs of three launches. 1: a single launch does all. Its workgroups each read all pairs, of which so
-// many cost less than launches that wait for each other.
+// The number of workgroups that share the pairs of three launches. 1: a single launch does everything. Each of its workgroups reads
+// all pairs, which up to this number costs less than launches that wait for each other.
 inline int64_t segments(int64_t pairs) {
     constexpr int64_t single = 65536, smallest = 2048, most = 128;
     return pairs <= single ? 1 : std::min(most, (pairs + smallest - 1) / smallest);
 }
 
-// `segments` and `segment_counts` are set by the caller; what follows from the others is decided here.
+// `segments` and `segment_counts` are set by the caller; the values derived from the others are set here.
 inline std::vector<Launch> plan(int target, SortArguments arguments) {
     const bool all = arguments.segments == 1;
     const uint32_t sharing = arguments.segments * waves;
     arguments.wave_pairs = all ? 64 : ((arguments.pairs + sharing - 1) / sharing + 63) / 64 * 64;
-    constexpr uint32_t most_places = 1024;  // of a workgroup, most of them padding
+    constexpr uint32_t most_places = 1024;  // per workgroup, most of them padding
     arguments.workgroups = all ? std::max({1u, (arguments.pairs + threads - 1) / threads,
                                            (arguments.capacity + most_places - 1) / most_places})
                                : arguments.segments;

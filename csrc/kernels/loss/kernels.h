@@ -1,4 +1,4 @@
-// kernels/loss/kernels.h: the device code of each kind of rows.
+// kernels/loss/kernels.h: the device code for each kind of rows.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/row_chunk.h"
@@ -13,7 +13,7 @@ namespace hipkittens::loss {
 using kittens::buffer;
 using kittens::eight;
 
-// Of a logit after the cap: the value, and its derivative.
+// A logit after the cap: its value and derivative.
 struct Capped {
     float value, slope;
 };
@@ -32,7 +32,7 @@ struct CrossEntropyKernel {
     static constexpr int threads = config.threads(), waves_per_simd = 4, lds_bytes = Reduction::lds_bytes,
                          vectors = config.vectors();
 
-    // visit(column, eight logits): the thread's share of a row; what lies behind the end is 0.
+    // visit(column, eight logits) for the thread's share of a row; elements past the end are 0.
     template <class Visit>
     KITTENS_DEVICE static void sweep(const buffer& row, const CrossEntropyArguments& arguments,
                                      const Visit& visit) {
@@ -81,7 +81,7 @@ struct CrossEntropyKernel {
         float maximum, sum;
         KITTENS_DEVICE float lse() const { return maximum + kittens::natural_logarithm(sum); }
     };
-    // Of the row; writes them, the loss and the entropy.
+    // Computes the statistics of the row; writes them, the loss and the entropy.
     KITTENS_DEVICE static Statistics losses(const CrossEntropyArguments& arguments, const buffer& logits,
                                             int64_t target, uint32_t row, kittens::shared_byte* lds) {
         const uint32_t columns = arguments.columns;
@@ -107,7 +107,7 @@ struct CrossEntropyKernel {
         const float logarithm = kittens::natural_logarithm(sums[0]);
         const Statistics statistics = {online.maximum, sums[0]};
         if (kittens::thread_id() == 0) {
-            // A target outside of the row has no loss.
+            // A target outside the row has no loss.
             const bool there = static_cast<uint64_t>(target) < columns;
             float result = there ? (online.maximum - sums[1]) + logarithm : __builtin_nanf("");
             if (!plain && arguments.label_smoothing > 0)

@@ -1,4 +1,4 @@
-// kernels/loss/kinds.h: what is passed to cross entropy, and the kinds of rows in variants.def.
+// kernels/loss/kinds.h: the arguments of cross entropy, and the kinds of rows in variants.def.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../element_type.h"
@@ -7,46 +7,46 @@
 
 namespace hipkittens::loss {
 
-// With x = logits, or softcap tanh(logits / softcap), t the target and V the columns:
+// With x = logits, or softcap tanh(logits / softcap), target t and V columns:
 //   lse = log sum_j e^x_j
 //   loss = (1 - label_smoothing) (lse - x_t) + label_smoothing (lse - sum_j x_j / V) + z_loss lse^2
 //   entropy = lse - sum_j p_j x_j with p_j = e^(x_j - lse)
-// Of a row whose target is ignore_index all of them and the gradient are 0.
+// For a row whose target is ignore_index, all of these and the gradient are 0.
 struct CrossEntropyArguments {
     StridedRows logits;
     const int64_t* target;
-    // Of each row. Without `loss` the others are read and not computed.
+    // Per row. Without `loss`, the others are read instead of computed.
     float* loss;
     float* maximum;  // of x
-    float* sum;      // of e^(x_j - maximum): lse itself would lose bits of every e^(x_j - lse)
-    float* entropy;  // null: nobody asks for it
-    // Of the logits, rows one after the other; may be the logits themselves. null: nobody asks for it.
+    float* sum;      // of e^(x_j - maximum): storing lse itself would lose bits of every e^(x_j - lse)
+    float* entropy;  // null: not needed
+    // The gradient of the logits, with contiguous rows; may overwrite the logits. null: not needed.
     void* gradient;
-    const float* dloss;     // of row r at r * dloss_step
+    const float* dloss;     // for row r at r * dloss_step
     const float* dentropy;  // null: zeros
     int64_t ignore_index;
     RowCounts rows;
     uint32_t columns;
     uint32_t
-        classes;  // V: of a gradient, the columns may be some of them, and target counts from the first of these
-    uint32_t wide;  // rows are whole chunks of 8 elements and begin on 4 bytes
+        classes;  // V: for a gradient, the columns may be a subset, and target counts from the first of these
+    uint32_t wide;  // rows are whole chunks of 8 elements and 4-byte aligned
     uint32_t dloss_step, dentropy_step;
     float label_smoothing, z_loss;
     float softcap;  // 0: none
     uint32_t padding;
 };
 
-// A row is a workgroup's. plain: wide rows without softcap, label_smoothing and entropy, which training on most models asks for.
+// One workgroup per row. plain: wide rows without softcap, label_smoothing and entropy, the common case in training.
 struct CrossEntropyConfig {
     ElementType element;
     bool plain;
     int waves;
     constexpr int threads() const { return waves * 64; }
-    // Of 8 elements that a thread has in flight.
+    // Vectors of 8 elements that a thread has in flight.
     constexpr int vectors() const { return !plain ? 1 : waves == 8 ? 4 : 2; }
 };
 inline constexpr int largest_threads = 8 * 64;
-// Rows of no more columns have half as many threads: most of them would have nothing to do.
+// Rows up to this number of columns use half as many threads: most of the others would have nothing to do.
 inline constexpr uint32_t narrow_columns = 8192;
 
 template <CrossEntropyConfig config>

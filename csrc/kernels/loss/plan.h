@@ -1,4 +1,4 @@
-// kernels/loss/plan.h: from the arguments of cross entropy to its launch.
+// kernels/loss/plan.h: plans the launch of cross entropy from its arguments.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <stdexcept>

@@ -1,11 +1,11 @@
-// kernels/rotary/angles.h: by which cosines and sines the features of a token are turned.
+// kernels/rotary/angles.h: the cosines and sines by which the features of a token are rotated.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "unit.h"
 
 namespace hipkittens::rotary {
 
-// (a, b) -> (a cos - b sin, a sin + b cos), of each the first product without rounding; a and b may have angles of their own.
+// (a, b) -> (a cos - b sin, a sin + b cos), where the first product of each is not rounded; a and b may have different angles.
 template <class V>
 KITTENS_DEVICE void rotate_pairs(V& a, V& b, V cos_a, V sin_a, V cos_b, V sin_b) {
     const V first = __builtin_elementwise_fma(a, cos_a, -(b * sin_a));
@@ -28,7 +28,7 @@ struct Turn {
     KITTENS_DEVICE void operator()(Pairs& x) const { rotate_pairs(x.a, x.b, cos.a, sin.a, cos.b, sin.b); }
 };
 
-// Rows of the tables for a token. One outside of them is never looked up, and gives NaN instead.
+// Rows of the tables for a token. A row outside the tables is never read, and yields NaN instead.
 class Angles {
     const Rotation& rotation_;
     int64_t row_, column_row_ = 0;
@@ -47,11 +47,11 @@ class Angles {
         if (!known_) row_ = 0;
     }
 
-    // Of a unit that is turned.
+    // For a unit that is rotated.
     KITTENS_DEVICE Turn load(const Unit& unit, bool wide) const {
         const AngleTable& table = unit.axis ? rotation_.column_table : rotation_.table;
         const int64_t row = unit.axis ? column_row_ : row_;
-        Unit columns = unit;  // of the table: a column of each pair, or of each feature
+        Unit columns = unit;  // in the table: one column per pair, or per feature
         columns.a = unit.pair;
         columns.step = 1;
         columns.count_b = 0;

@@ -1,4 +1,4 @@
-// kernels/rotary/cached_unit.h: the features that a lane has, into a slot of a cache.
+// kernels/rotary/cached_unit.h: stores the features of a lane to a slot of a cache.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../cache_store.h"

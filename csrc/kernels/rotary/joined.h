@@ -1,4 +1,4 @@
-// kernels/rotary/joined.h: heads of which one part is turned and the other not, put together and written to a cache.
+// kernels/rotary/joined.h: heads with a rotated and an unrotated part, concatenated and written to a cache.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "angles.h"
@@ -7,8 +7,8 @@
 
 namespace hipkittens::rotary {
 
-// A thread takes a unit of a token's head, and a workgroup those of one part, so that its threads do the same. Nothing is shared: most
-// of a latent head is only copied, and the few tokens of a decoding step still fill the device.
+// A thread processes one unit of a token's head, and a workgroup the units of one part, so that its threads do the same work. Nothing
+// is shared: most of a latent head is only copied, and this way even the few tokens of a decoding step fill the device.
 template <class T, bool wide>
 KITTENS_DEVICE void join_and_rotate(const JoinedArguments& arguments) {
     const uint32_t workgroup = kittens::workgroup_id_x();
@@ -16,7 +16,7 @@ KITTENS_DEVICE void join_and_rotate(const JoinedArguments& arguments) {
 #pragma unroll
     for (uint32_t i = 0; i + 1 < joined_parts; ++i)
         if (workgroup >= arguments.ends[i]) number_of_part = i + 1, first = arguments.ends[i];
-    // Read from memory, see device.cpp: of a struct in registers no element is found by its number.
+    // Read from memory, see device.cpp: an array in registers cannot be indexed dynamically.
     constexpr uint32_t parts_before = __builtin_offsetof(JoinedArguments, parts) / sizeof(JoinedPart);
     static_assert(__builtin_offsetof(JoinedArguments, parts) % sizeof(JoinedPart) == 0);
     const auto part = kittens::reload_arguments<JoinedPart>(parts_before + kittens::uniform(number_of_part));
@@ -30,7 +30,7 @@ KITTENS_DEVICE void join_and_rotate(const JoinedArguments& arguments) {
     Unit mine;
     Loaded<T> x;
     if (part.turns) {
-        // Here and not before, where it would occupy scalar registers of those that only copy.
+        // Loaded here instead of earlier, where it would occupy scalar registers of threads that only copy.
         const Rotation rotation = kittens::reload_arguments<JoinedArguments>().rotation;
         mine = Units(rotation)[number];
         x = load_unit(from, mine, wide);

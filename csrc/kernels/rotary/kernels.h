@@ -1,4 +1,4 @@
-// kernels/rotary/kernels.h: the device code of each kind of rows.
+// kernels/rotary/kernels.h: the device code for each kind of rows.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../element_of.h"
@@ -7,7 +7,7 @@
 #include "plain.h"
 #include "qkv.h"
 
-// Of the others none: with words of their many arguments in registers from the start, the others would not fit.
+// Not for the other kinds: with words of their many arguments in registers from the start, the rest would not fit.
 #define PRELOADS_plain 1
 #define PRELOADS_joined 1
 
@@ -40,7 +40,7 @@ struct QkvKernel {
 
 template <ElementConfig config>
 struct QkvBackwardKernel {
-    // Gradients, heads, weights and their sums at once: four waves' worth of registers would not hold them.
+    // Gradients, heads, weights and their sums at once would not fit in the registers that four waves leave.
     static constexpr int threads = waves * 64, waves_per_simd = 2, lds_bytes = 0;
     KITTENS_DEVICE static void run(const QkvBackwardArguments& arguments) {
         split_backward<typename element_of<config.element>::value>(arguments);

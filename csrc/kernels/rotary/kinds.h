@@ -20,12 +20,12 @@ struct JoinedKernel;
 namespace kinds {
 
 struct rotary : Kind<ElementConfig, RotaryArguments, RotaryKernel> {};
-// What most calls ask for.
+// The common case.
 struct plain : Kind<PlainConfig, PlainArguments, PlainKernel> {};
-// Heads that come packed, and their gradients.
+// Packed heads, and their gradients.
 struct qkv : Kind<ElementConfig, QkvArguments, QkvKernel> {};
 struct qkv_backward : Kind<ElementConfig, QkvBackwardArguments, QkvBackwardKernel> {};
-// Heads of two parts, and heads that come apart from each other, with a cache.
+// Heads with two parts, and heads that are separate tensors, with a cache.
 struct joined : Kind<ElementConfig, JoinedArguments, JoinedKernel> {};
 
 }  // namespace kinds

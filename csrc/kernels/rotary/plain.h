@@ -1,12 +1,12 @@
-// kernels/rotary/plain.h: the rotation of most calls: all features, one stride per dimension, no gathered positions.
+// kernels/rotary/plain.h: the rotation in the common case: all features, one stride per dimension, no gathered positions.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "rotary.h"
 
 namespace hipkittens::rotary {
 
-// One or several waves of a workgroup take a token, as many of its heads at a time as a wave holds, a lane 8 pairs of each: the
-// same ones, so that cosines and sines are loaded once.
+// One or several waves of a workgroup process a token, with as many of its heads at a time as fit in a wave. A lane has the
+// same 8 pairs of each, so that cosines and sines are loaded once.
 template <class T, class Table>
 KITTENS_DEVICE void rotate_plain(const PlainArguments& arguments) {
     using Raw = kittens::raw_eight<T>;
@@ -17,7 +17,7 @@ KITTENS_DEVICE void rotate_plain(const PlainArguments& arguments) {
         kittens::workgroup_id_x() * (waves >> arguments.share_shift) + (wave >> arguments.share_shift);
     const uint32_t batch = kittens::workgroup_id_y();
     if (token >= arguments.tokens) return;
-    // What is not in registers from the start, see device.cpp: as far away as the token is.
+    // Arguments that are not in registers from the start, see device.cpp: their latency is that of loading the token.
     const PlainArguments rest = kittens::reload_arguments<PlainArguments>();
     kittens::schedule_fence();
     const uint32_t lane = kittens::thread_id() % kittens::wave_lanes,
@@ -31,7 +31,7 @@ KITTENS_DEVICE void rotate_plain(const PlainArguments& arguments) {
                           static_cast<uint64_t>(token) * tensor.token,
                       extent};
     };
-    // Behind the last head nothing is in range: loads give zeros and stores are dropped.
+    // Past the last head nothing is in range: loads return zeros and stores are dropped.
     const auto place = [&](const PlainTensor& tensor, uint32_t pass) {
         return (first_head + pass * heads_at_a_time) * tensor.head +
                unit * static_cast<uint32_t>(pairs_per_lane * sizeof(T));
@@ -52,7 +52,7 @@ KITTENS_DEVICE void rotate_plain(const PlainArguments& arguments) {
     const auto raw_cos = angles(arguments.cos), raw_sin = angles(arguments.sin);
     load(arguments.in, arguments.extent, share);
     kittens::schedule_fence();
-    // Computed here and not behind the wait for the token.
+    // Computed here instead of after the wait for the token.
     buffer out = of_token(rest.out, rest.out_extent);
     out.base = reinterpret_cast<const char*>(kittens::opaque_scalar(reinterpret_cast<int64_t>(out.base)));
     kittens::schedule_fence();

@@ -19,8 +19,8 @@ bool on_dwords(ElementType element, const HeadTensor& tensor) {
     return on_dwords(tensor.data, size_of(element), {tensor.batch, tensor.token, tensor.head});
 }
 
-// Whether pairs and other features are whole chunks, and rows of tables begin on 4 bytes. A pair of neighbours, and eight features
-// behind the pairs, take one chunk more.
+// Whether pairs and other features are whole chunks, and rows of tables are 4-byte aligned. An interleaved pair, and eight
+// features after the pairs, take one more chunk.
 bool is_wide(const Rotation& r, bool with_rest) {
     const uint32_t axis_pairs = r.grid_width ? r.pairs / 2 : r.pairs;
     if (axis_pairs % 8 || (with_rest && (r.features % 8 || r.first % 8))) return false;
@@ -32,18 +32,18 @@ bool is_wide(const Rotation& r, bool with_rest) {
 }
 
 bool is_wide(ElementType element, const RotaryArguments& a) {
-    // In place the other features are left alone, but where the pairs begin has to be a chunk all the same.
+    // In place, the other features are left unchanged, but the pairs must still begin on a whole chunk.
     if (!is_wide(a.rotation, a.copies_rest) || a.rotation.first % 8) return false;
     for (const Rotated& part : a.parts)
         if (part.heads && !(on_dwords(element, part.in) && on_dwords(element, part.out))) return false;
     return true;
 }
 
-// A tensor of the plain form and its extent, if 32 bits take all of it but the batch's step.
+// Converts a tensor to the plain form with its extent, if everything except the batch stride fits in 32 bits.
 bool as_plain(const HeadTensor& tensor, int64_t size, int heads, int features, PlainTensor& plain,
               uint32_t& extent) {
     const int64_t all = ((heads - 1) * tensor.head + features) * size;
-    // A head behind the last has to be out of range, also two passes of a wave further on.
+    // A head past the last one must be out of range, even two passes of a wave further.
     if (tensor.head < features || tensor.token < 0 || tensor.token * size > UINT32_MAX ||
         (heads + 128) * tensor.head * size > INT32_MAX)
         return false;
@@ -53,7 +53,7 @@ bool as_plain(const HeadTensor& tensor, int64_t size, int heads, int features, P
     return true;
 }
 
-// False where a call needs more than the plain form has.
+// Returns false if a call needs more than the plain form supports.
 bool as_plain(ElementType element, const RotaryArguments& a, PlainArguments& plain) {
     const Rotation& r = a.rotation;
     const AngleTable& table = r.table;
@@ -78,11 +78,11 @@ bool as_plain(ElementType element, const RotaryArguments& a, PlainArguments& pla
          !as_plain(second.out, size, second.heads, features, plain.second_out, plain.second_out_extent)))
         return false;
     const int64_t known = table.rows > r.offset ? table.rows - r.offset : 0;
-    if (known < a.tokens) return false;  // some token would be looked up behind the tables
+    if (known < a.tokens) return false;  // some token's row would be past the end of the tables
     plain.passes = passes(first.heads);
     plain.second_passes = passes(second.heads);
-    // A pass for each wave, as far as a workgroup goes: the more waves, the more of them are there when tokens are few, and
-    // the sooner one that is done makes room where they are many.
+    // One wave per pass, up to the size of a workgroup: with few tokens this occupies more waves, and with many tokens a
+    // finished wave makes room sooner.
     while (2u << plain.share_shift <= std::min<uint32_t>(waves, plain.passes)) ++plain.share_shift;
     plain.cos = static_cast<const char*>(table.cos) + r.offset * stride;
     plain.sin = static_cast<const char*>(table.sin) + r.offset * stride;
@@ -105,7 +105,7 @@ int64_t checked_tokens(uint32_t batch, uint32_t tokens, const Rotation& r) {
     return all;
 }
 
-// Lanes that a head takes, as an exponent: of its pairs and other features, or of a head that is not turned.
+// log2 of the lanes per head: for its pairs and other features, or for a head that is not rotated.
 uint32_t lane_shift_of(const Rotation& r) {
     const uint32_t axes = r.grid_width ? 2 : 1, axis_units = (r.pairs / axes + 7) / 8;
     const uint32_t units =
@@ -135,7 +135,7 @@ Launch plan(int target, ElementType element, const RotaryArguments& given) {
     arguments.wide = is_wide(element, given);
     PlainArguments plain{};
     const bool is_plain = as_plain(element, arguments, plain);
-    const uint32_t together = waves >> plain.share_shift;  // tokens of a workgroup
+    const uint32_t together = waves >> plain.share_shift;  // tokens per workgroup
     for (const Row<kinds::plain>& row : variants<kinds::plain>)
         if (is_plain && row.config.element == element && row.config.table == given.rotation.table_type)
             return launch_of("rotary", row.name, target,

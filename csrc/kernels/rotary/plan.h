@@ -1,4 +1,4 @@
-// kernels/rotary/plan.h: from a rotation's arguments to its launch. Pure: no device, no library, nothing remembered.
+// kernels/rotary/plan.h: plans the launch of a rotation from its arguments. Pure functions: no device, no library, no state.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace hipkittens::rotary {
 
-// `wide`, which the arguments leave open, is decided here. Throws std::invalid_argument.
+// Sets `wide`, which the arguments leave open. Throws std::invalid_argument.
 Launch plan(int target, ElementType element, const RotaryArguments& arguments);
-// Of these `passes`, `wide` and shifts are decided here.
+// Sets `passes`, `wide` and the shifts of these.
 Launch plan_qkv(int target, ElementType element, QkvArguments arguments);
 Launch plan_qkv_backward(int target, ElementType element, QkvBackwardArguments arguments);
-// Of these `wide`, `ends` and divisors are decided here.
+// Sets `wide`, `ends` and the divisors of these.
 Launch plan_joined(int target, ElementType element, int64_t tokens, JoinedArguments arguments);
-// Of each part, for tokens and the largest number of heads: four rows of partial sums each.
+// Per part, for the tokens and the largest number of heads: four rows of partial sums each.
 uint32_t qkv_backward_workgroups(int64_t tokens, int64_t heads);
 
 }  // namespace hipkittens::rotary

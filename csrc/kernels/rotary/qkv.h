@@ -1,4 +1,4 @@
-// kernels/rotary/qkv.h: the heads of a packed qkv apart, normalised, turned, and written to a cache.
+// kernels/rotary/qkv.h: splits the heads of a packed qkv, normalizes and rotates them, and writes them to a cache.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "angles.h"
@@ -7,7 +7,7 @@
 
 namespace hipkittens::rotary {
 
-// Over the 1 << shift lanes that have a head: 4 to 64.
+// Over the 1 << shift lanes of a head: 4 to 64.
 KITTENS_DEVICE float sum_of_head(float value, uint32_t shift) {
     const auto add = [](float a, float b) { return a + b; };
     value = kittens::combine_group(value, 1u << shift, add);
@@ -32,7 +32,7 @@ KITTENS_DEVICE float sum_of(const Pairs& x) {
 KITTENS_DEVICE Pairs operator*(const Pairs& x, const Pairs& y) { return {x.a * y.a, x.b * y.b}; }
 KITTENS_DEVICE Pairs operator*(const Pairs& x, float y) { return {x.a * y, x.b * y}; }
 
-// One or several waves of a workgroup take a token, as many of its heads at a time as a wave holds, a lane the same unit of each.
+// One or several waves of a workgroup process a token, as many of its heads at a time as fit in a wave; a lane has the same unit of each.
 template <class T>
 KITTENS_DEVICE void split_and_rotate(const QkvArguments& arguments) {
     const uint32_t wave = kittens::wave_id(), share_count = 1u << arguments.share_shift;
@@ -48,7 +48,7 @@ KITTENS_DEVICE void split_and_rotate(const QkvArguments& arguments) {
     };
     const Unit turned = unit_or_none(Units(arguments.rotation));
     const Unit whole = unit_or_none(Units(arguments.rotation.features));
-    // The waves of a token go on in the next part where they end in one.
+    // The waves of a token continue in the next part where they end in one.
     constexpr uint32_t part_count = sizeof arguments.parts / sizeof arguments.parts[0];
     const auto skip_parts = [&](uint32_t& part, uint32_t& pass) {
         for (; part < part_count && pass >= arguments.parts[part].passes; ++part)
@@ -63,7 +63,7 @@ KITTENS_DEVICE void split_and_rotate(const QkvArguments& arguments) {
     };
     uint32_t next_part = 0, next_pass = wave & (share_count - 1);
     skip_parts(next_part, next_pass);
-    // What comes next is asked for before what is there is turned, and the first of it before the angles.
+    // The next data is requested before the current one is rotated, and the first of it before the angles.
     Loaded<T> ahead{};
     if (next_part < part_count) ahead = load(arguments.parts[next_part], next_pass * groups + group);
     Turn turn{};
@@ -97,8 +97,8 @@ KITTENS_DEVICE void split_and_rotate(const QkvArguments& arguments) {
     }
 }
 
-// The transpose, and through the norm. Waves of a part take tokens and passes over their heads in turn, so that a lane has the same
-// features of all of them.
+// The transpose, back through the norm. The waves of a part take tokens, and passes over their heads, in turns, so that a lane has
+// the same features of all of them.
 template <class T>
 KITTENS_DEVICE void split_backward(const QkvBackwardArguments& arguments) {
     const HeadGradient& part = arguments.parts[kittens::workgroup_id_y()];
@@ -123,7 +123,7 @@ KITTENS_DEVICE void split_backward(const QkvBackwardArguments& arguments) {
         if (part.turned) {
             Pairs grad = widened(result);
             if (mine.turned) {
-                // Read again for each token, where they would occupy scalar registers in between.
+                // Read again for each token; otherwise it would occupy scalar registers in between.
                 const Rotation rotation = kittens::reload_arguments<QkvBackwardArguments>().rotation;
                 Angles(rotation, batch, token).load(mine, arguments.wide)(grad);
             }

@@ -1,11 +1,11 @@
-// kernels/rotary/rotary.h: pairs of features rotated by an angle that depends on the token.
+// kernels/rotary/rotary.h: rotates pairs of features by an angle that depends on the token.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "angles.h"
 
 namespace hipkittens::rotary {
 
-// A lane takes 8 pairs of a head, or 16 of its other features; the lanes of a wave share a token.
+// A lane processes 8 pairs of a head, or 16 of its other features; the lanes of a wave share a token.
 template <class T>
 KITTENS_DEVICE void rotate(const RotaryArguments& arguments) {
     const uint32_t index = kittens::workgroup_id_x() * waves + kittens::wave_id();

@@ -1,4 +1,4 @@
-// kernels/rotary/rows.h: where a token's head is.
+// kernels/rotary/rows.h: the location of a token's head.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "unit.h"

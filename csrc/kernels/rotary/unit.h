@@ -1,4 +1,4 @@
-// kernels/rotary/unit.h: the features of a head that a lane has, as eight pairs or as sixteen that are not turned.
+// kernels/rotary/unit.h: the features of a head that a lane has, as eight pairs or as sixteen features that are not rotated.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/row_chunk.h"
@@ -17,14 +17,14 @@ struct Eight {
     typedef kittens::raw_eight<T> aligned __attribute__((aligned(4)));
 };
 
-// Feature a + i step and feature b + i step, of each as many as are counted. `wide` tensors have all eight, or no b.
+// Features a + i step and b + i step, count_a and count_b of them. `wide` tensors have all eight of both, or no b.
 struct Unit {
     uint32_t a = 0, b = 0, step = 1, count_a = 0, count_b = 0;
     bool turned = false;
     uint32_t axis = 0, pair = 0;  // of the first of the pairs, in its half of a grid
 };
 
-// The units of a head: those of the pairs, and behind them those of the other features.
+// The units of a head: those of the pairs, followed by those of the other features.
 class Units {
     uint32_t axis_pairs_, axis_units_, turned_, first_, rest_, rest_end_;
     bool interleaved_;
@@ -40,7 +40,7 @@ class Units {
         rest_end_ = first_ ? first_ : rotation.features;
         interleaved_ = rotation.interleaved;
     }
-    // Of a head that is not turned, or of some of its features.
+    // For a head that is not rotated, or for some of its features.
     KITTENS_DEVICE explicit Units(uint32_t features) : Units(0, features) {}
     KITTENS_DEVICE Units(uint32_t begin, uint32_t end)
         : axis_pairs_(0), axis_units_(1), turned_(0), first_(0), rest_(begin), rest_end_(end) {}
@@ -78,7 +78,7 @@ struct Loaded {
     kittens::raw_eight<T> a = T(), b = T();
 };
 
-// What is not counted is 0.
+// Features that are not counted are 0.
 template <class T>
 KITTENS_DEVICE Loaded<T> load_unit(const T* row, const Unit& unit, bool wide) {
     const auto eight_at = [&](uint32_t at) {
@@ -106,7 +106,7 @@ KITTENS_DEVICE Loaded<T> load_unit(const T* row, const Unit& unit, bool wide) {
             __builtin_shufflevector(low, high, 1, 3, 5, 7, 9, 11, 13, 15)};
 }
 
-// In the order of memory, as `step` 1: eight from feature a on, eight from feature b or a + 8 on.
+// In memory order, as with `step` 1: eight from feature a on, eight from feature b or a + 8 on.
 template <class T>
 KITTENS_DEVICE Loaded<T> in_memory_order(const Loaded<T>& x, const Unit& unit) {
     if (unit.step == 1) return x;
@@ -146,7 +146,7 @@ KITTENS_DEVICE Loaded<T> rounded(const Pairs& x) {
             __builtin_convertvector(x.b, kittens::raw_eight<T>)};
 }
 
-// The same from rows whose type is known when the kernel runs.
+// The same for rows whose type is known only at run time.
 KITTENS_DEVICE Pairs load_unit_as(ElementType type, const void* data, int64_t offset, const Unit& unit,
                                   bool wide) {
     const auto load = [&](auto element) {

@@ -1,4 +1,4 @@
-// kernels/router/groups.h: which groups of experts a token chooses from.
+// kernels/router/groups.h: selects the groups of experts that a token chooses from.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/order_key.h"
@@ -7,24 +7,24 @@
 
 namespace hipkittens::router {
 
-// Of a token, behind room for a number of each expert: the entry of each group.
+// Per token, after the space for one number per expert: one entry per group.
 inline constexpr int groups_lds_bytes = most_groups * 8;
 
-// `lds` has the value of each expert; it then has, for each group, whether it is chosen. A group's score is its greatest value;
-// with a bias, the sum of its greatest two. Ties are the lower group's.
+// `lds` contains the value of each expert; on return it contains, per group, whether the group is chosen. A group's score is
+// its greatest value or, with a bias, the sum of its two greatest values. Ties go to the lower group.
 template <int lanes>
 KITTENS_DEVICE void choose_groups(const RouteArguments& arguments, kittens::shared_byte* lds,
                                   kittens::shared_byte* entries) {
     using Lanes = Team<lanes>;
-    // Lanes share groups evenly; each has every `share`-th expert of its group. Where there are more groups than lanes, a lane has
-    // several.
+    // Lanes share groups evenly, and each has every `share`-th expert of its group. If there are more groups than lanes, a lane
+    // processes several.
     uint32_t share = lanes;
     while (share > 1 && share * arguments.groups > lanes) share /= 2;
     const uint32_t step_of_groups = lanes / share, part = Lanes::lane() % share;
     for (uint32_t base = 0; base < arguments.groups; base += step_of_groups) {
         const uint32_t group = base + Lanes::lane() / share;
         const bool is_group = group < arguments.groups;
-        // The two greatest keys, 0 for one that there is not.
+        // The two greatest keys, 0 if there is none.
         uint32_t first = 0, second = 0;
         const auto add = [&](uint32_t key) {
             const uint32_t smaller = key < first ? key : first;
@@ -44,7 +44,7 @@ KITTENS_DEVICE void choose_groups(const RouteArguments& arguments, kittens::shar
         }
         float score = kittens::value_of_order_key(first);
         if (arguments.bias && arguments.group_size > 1) score += kittens::value_of_order_key(second);
-        // The key above, and below it what makes the first of equal groups the greatest.
+        // The key in the upper bits, and below it a tie-breaker that makes the first of equal groups the greatest.
         const uint64_t entry = static_cast<uint64_t>(kittens::order_key(score)) << 32 | (most_groups - group);
         if (is_group && part == 0) kittens::lds_write(entry, entries + group * 8);
     }

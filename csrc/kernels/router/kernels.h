@@ -1,4 +1,4 @@
-// kernels/router/kernels.h: the device code of each kind of rows.
+// kernels/router/kernels.h: the device code for each kind of rows.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/target.h"
@@ -9,8 +9,8 @@
 
 namespace hipkittens::router {
 
-// Experts are chosen by logits, of which every score is a rising function: what two scores round to does not matter. With a bias
-// they are chosen by score + bias. Weights are the scores themselves in both cases.
+// Experts are chosen by logits, of which every score is an increasing function, so the rounding of scores does not matter. With
+// a bias they are chosen by score + bias. Weights are the scores themselves in both cases.
 template <RouteConfig config>
 struct Route {
     using Lanes = Team<config.lanes>;
@@ -19,7 +19,7 @@ struct Route {
     static constexpr int token_bytes = config.experts() * 4 + groups_lds_bytes;
     static constexpr int wave_bytes = config.tokens_per_wave() * token_bytes;
     static constexpr int lds_bytes = waves * wave_bytes;
-    // Each of the four SIMDs has a wave of every workgroup that LDS has room for.
+    // Each of the four SIMDs has one wave of every workgroup that fits in LDS.
     static constexpr int workgroups = kittens::gfx942.lds_bytes / lds_bytes;
     static constexpr int waves_per_simd = workgroups < 8 ? workgroups : 8;
 
@@ -31,7 +31,7 @@ struct Route {
         const uint32_t first = Lanes::lane() * count;
         float logits[count];
         token.load(first, logits);
-        // The sum of softmax, and what is taken from its exponents.
+        // The sum of the softmax, and the maximum subtracted from its exponents.
         float most = 0, sum = 1;
         if (__builtin_expect(arguments.score == Score::softmax && (arguments.bias || !arguments.renormalize),
                              false))
@@ -42,7 +42,7 @@ struct Route {
 #pragma unroll
             for (uint32_t i = 0; i < count; ++i) kittens::lds_write(logits[i], lds + (first + i) * 4);
             if (arguments.bias) add_bias(arguments, most, sum, lds);
-            // The value of each, then whether its group is chosen.
+            // The value of each expert, then whether its group is chosen.
 #pragma unroll
             for (uint32_t i = 0; i < count; ++i)
                 keys[i] = first + i < arguments.experts
@@ -64,7 +64,7 @@ struct Route {
             for (uint32_t i = 0; i < count; ++i)
                 keys[i] = first + i < arguments.experts ? kittens::order_key(logits[i]) : 0;
         }
-        // Leaves the logits of the chosen in LDS.
+        // Stores the logits of the chosen experts in LDS.
 #pragma clang loop unroll(disable)
         for (uint32_t slot = 0; slot < arguments.k; ++slot) {
             uint32_t key = keys[0], place = 0;
@@ -107,7 +107,7 @@ struct Route {
         return Lanes::sum(sum);
     }
 
-    // A lane's own experts, one after the other: few of many calls have a bias, and instructions for each would delay all.
+    // A lane processes its own experts one by one: few calls have a bias, and separate instructions for each would slow down all calls.
     KITTENS_DEVICE static void add_bias(const RouteArguments& arguments, float most, float sum,
                                         kittens::shared_byte* values) {
         const kittens::buffer bias = {reinterpret_cast<const char*>(arguments.bias), arguments.experts * 4};
@@ -122,11 +122,11 @@ struct Route {
         }
     }
 
-    // A lane has every lanes-th of the token's weights. `chosen` has logits.
+    // A lane has every lanes-th of the token's weights. `chosen` contains logits.
     KITTENS_DEVICE static void store_weights(const RouteArguments& arguments, const Token& token, float most,
                                              float sum, kittens::shared_byte* chosen) {
         const bool softmax = arguments.score == Score::softmax;
-        if (softmax && arguments.renormalize) {  // over the chosen
+        if (softmax && arguments.renormalize) {  // over the chosen experts
             most = kittens::lds_read<float>(chosen);
             if (__builtin_expect(arguments.bias != nullptr, false)) {
                 uint32_t greatest = 0;

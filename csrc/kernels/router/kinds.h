@@ -1,4 +1,4 @@
-// kernels/router/kinds.h: what is passed to a router of experts, and the kinds of rows in variants.def.
+// kernels/router/kinds.h: the arguments of an expert router, and the kinds of rows in variants.def.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../element_type.h"
@@ -10,7 +10,7 @@ namespace hipkittens::router {
 // softmax over all experts; 1 / (1 + e^-x); sqrt(log(1 + e^x))
 enum class Score : int32_t { softmax, sigmoid, sqrtsoftplus };
 
-// `lanes` lanes of a wave share a token; each has `chunks` runs of 8 experts, all next to each other.
+// `lanes` lanes of a wave share a token; each has `chunks` runs of 8 experts, all contiguous.
 struct RouteConfig {
     int lanes, chunks;
 
@@ -18,28 +18,28 @@ struct RouteConfig {
     constexpr int tokens_per_wave() const { return 64 / lanes; }
 };
 inline constexpr int waves = 4, threads = waves * 64, most_groups = 64;
-// Experts are divided by the size of a group with a multiplication: group = expert * (2^21 / size, rounded up) / 2^21, which is
+// Experts are divided by the group size with a multiplication: group = expert * (2^21 / size, rounded up) / 2^21, which is
 // exact for experts times size below 2^21.
 inline constexpr int group_shift = 21;
 
 struct RouteArguments {
     StridedRows logits;
     RowCounts rows;     // tokens
-    const float* bias;  // of each expert, or null: what is added to scores where experts are chosen
+    const float* bias;  // per expert, or null: added to scores when choosing experts
     float* weights;     // [token][k + shared]
-    int32_t* ids;       // the same; shared experts come last, with the numbers from `experts` on
+    int32_t* ids;       // the same; shared experts come last, with indices from `experts` on
     uint32_t experts, k, shared;
     uint32_t groups, chosen_groups, group_size, group_factor;
     uint32_t renormalize;  // weights are divided by their sum
-    float scale;           // of all weights but the shared experts', which are 1
-    uint32_t aligned;      // rows of logits begin on 4 bytes
+    float scale;           // applied to all weights except those of shared experts, which are 1
+    uint32_t aligned;      // rows of logits are 4-byte aligned
     ElementType element;   // of the logits
     Score score;
 };
 
-// A router of one expert with its product. A workgroup has up to `token_tiles` times 16 tokens and all experts; its waves share the
-// features.
-// experts_together  experts are neighbours in memory, features otherwise: w [features][experts], or the transposed view of
+// A top-1 router fused with its matrix product. A workgroup has up to `token_tiles` times 16 tokens and all experts; its waves
+// divide the features.
+// experts_together  experts are contiguous in memory, otherwise features are: w [features][experts], or the transposed view of
 //                   [experts][features]
 // depth             units of features that a wave loads before it multiplies the first
 struct Top1Config {
@@ -52,14 +52,14 @@ inline constexpr int top1_waves = 16, top1_threads = top1_waves * 64, most_top1_
 struct Top1Arguments {
     StridedRows x;
     RowCounts rows;   // tokens
-    uint32_t tokens;  // of a workgroup
+    uint32_t tokens;  // per workgroup
     const void* w;
     uint32_t w_bytes, w_features_step, w_expert_step;  // strides in elements
     uint32_t features, experts, shared;
-    uint32_t wide;   // 16 bytes of x, and neighbours of w, are loaded at once: they begin on 4 bytes
+    uint32_t wide;   // 16 bytes of x, and adjacent elements of w, are loaded at once: they are 4-byte aligned
     float* weights;  // [token][1 + shared]
-    int32_t* ids;    // the same; shared experts come last, with the numbers from `experts` on
-    float* logits;   // [token], of the chosen
+    int32_t* ids;    // the same; shared experts come last, with indices from `experts` on
+    float* logits;   // [token], of the chosen expert
 };
 
 template <RouteConfig config>

@@ -1,4 +1,4 @@
-// kernels/router/plan.h: from a router's arguments to its launch.
+// kernels/router/plan.h: plans the launch of a router from its arguments.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <algorithm>
@@ -37,7 +37,7 @@ inline void check(int64_t tokens, int64_t experts, int64_t k, int64_t groups, in
                std::to_string(most_tokens) + " tokens are allowed");
 }
 
-// What depends on the others is decided here. Throws std::invalid_argument.
+// Sets the values that depend on the others. Throws std::invalid_argument.
 inline Launch plan(int target, RouteArguments arguments) {
     arguments.group_size = arguments.experts / arguments.groups;
     arguments.group_factor = ((1u << group_shift) + arguments.group_size - 1) / arguments.group_size;

@@ -1,4 +1,4 @@
-// kernels/router/plan_top1.h: from a router of one expert with its product to its launch.
+// kernels/router/plan_top1.h: plans the launch of a top-1 router fused with its matrix product.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace hipkittens::router {
 
-// Throws std::invalid_argument. HIP counts the threads of a grid dimension in 32 bits, and w is addressed with 32.
+// Throws std::invalid_argument. HIP counts the threads of a grid dimension in 32 bits, and w is addressed with 32 bits.
 inline void check_top1(int64_t tokens, int64_t experts, int64_t shared, uint64_t w_bytes) {
     const auto refuse = [](const std::string& what) { throw std::invalid_argument("router_top1: " + what); };
     constexpr int64_t most_tokens = UINT32_MAX / top1_threads * 16;
@@ -27,10 +27,10 @@ inline void check_top1(int64_t tokens, int64_t experts, int64_t shared, uint64_t
         refuse("w has " + std::to_string(w_bytes) + " bytes; fewer than 2^32 are allowed");
 }
 
-// Every workgroup reads all of w, so each compute unit gets one with as many tokens as are its share, and more only where a
-// workgroup has no room for them. A token's result does not depend on how many others its workgroup has. Throws std::invalid_argument.
+// Every workgroup reads all of w, so each compute unit gets one workgroup with its share of the tokens, and more only if a workgroup
+// has no room for them. A token's result does not depend on how many others its workgroup has. Throws std::invalid_argument.
 inline Launch plan_top1(const DeviceShape& device, ElementType element, Top1Arguments arguments) {
-    // Strides of w of which neither is 1 are read by the kernels of neighbouring experts.
+    // If neither stride of w is 1, it is read by the kernels for contiguous experts.
     const bool experts_together = arguments.w_features_step != 1 && arguments.features > 1;
     if (experts_together && arguments.w_expert_step != 1 && arguments.experts > 1) arguments.wide = 0;
     const uint32_t step = experts_together ? arguments.w_features_step : arguments.w_expert_step;

@@ -1,4 +1,4 @@
-// kernels/router/token.h: a token's logits in memory, and where its results go.
+// kernels/router/token.h: a token's logits in memory, and the location of its results.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/row_chunk.h"
@@ -36,7 +36,7 @@ class Token {
     }
 
   public:
-    // Behind the last token, lanes read the last one and store nothing.
+    // Past the last token, lanes read the last one and store nothing.
     KITTENS_DEVICE Token(const RouteArguments& arguments, uint32_t token)
         : arguments_(arguments), exists_(token < arguments.rows.all) {
         const uint32_t last = arguments.rows.all - 1, row = token < last ? token : last;
@@ -44,7 +44,7 @@ class Token {
         results_ = static_cast<int64_t>(row) * (arguments.k + arguments.shared);
     }
 
-    // Of the experts from `first` on, zeros behind the last.
+    // Loads the logits of experts from `first` on, zeros past the last.
     template <int count>
     KITTENS_DEVICE void load(uint32_t first, float (&values)[count]) const {
         if (arguments_.element == ElementType::f32)

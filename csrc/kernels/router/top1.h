@@ -1,4 +1,4 @@
-// kernels/router/top1.h: the logits of tokens, and of each the expert with the greatest one.
+// kernels/router/top1.h: the logits of tokens, and the expert with the greatest logit of each.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/order_key.h"
@@ -8,9 +8,9 @@
 
 namespace hipkittens::router {
 
-// A matrix instruction has 16 experts as its rows and 16 tokens as its columns, and leaves in lane l four experts of token l % 16.
-// Waves take units of features in turn. Their sums come together in LDS, half of the waves added to the others, always in one
-// order: a token's logits do not depend on what else the launch computes.
+// A matrix instruction has 16 experts as its rows and 16 tokens as its columns, and leaves four experts of token l % 16 in lane l.
+// Waves take units of features in turns. Their sums are combined in LDS, adding half of the waves to the other half, always in the
+// same order: a token's logits do not depend on what else the launch computes.
 template <Top1Config config>
 struct Top1 {
     using Operands = Top1Operands<config>;
@@ -27,7 +27,7 @@ struct Top1 {
         Sums sums = {};
         multiply(arguments, operands, sums);
         add_waves(sums, lds);
-        // A wave for each tile of tokens.
+        // One wave per tile of tokens.
 #pragma unroll
         for (int tile = 0; tile < config.token_tiles; ++tile)
             if (kittens::wave_id() == tile) choose(arguments, sums[tile], tile);
@@ -39,13 +39,13 @@ struct Top1 {
         constexpr uint32_t unit = Operands::unit;
         const uint32_t whole = arguments.wide ? arguments.features / unit : 0;
         const uint32_t units = (arguments.features + unit - 1) / unit;
-        // As many as a wave has room for, then the rest one by one.
+        // As many at a time as a wave has registers for, then the rest one by one.
         uint32_t first = kittens::wave_id();
         for (; first + (config.depth - 1) * top1_waves < whole; first += config.depth * top1_waves)
             load_and_add<config.depth>(operands, first, sums);
 #pragma clang loop unroll(disable)
         for (; first < whole; first += top1_waves) load_and_add<1>(operands, first, sums);
-        // The wave's first that is not whole.
+        // The first unit of this wave that is not whole.
         first = whole + (kittens::wave_id() - whole % top1_waves) % top1_waves;
 #pragma clang loop unroll(disable)
         for (; first < units; first += top1_waves) {
@@ -73,7 +73,7 @@ struct Top1 {
                                                       sums[tile]);
     }
 
-    // The first wave then has all of the first tile, the second of the second.
+    // Afterwards the first wave has the sums of the first tile, the second wave those of the second.
     KITTENS_DEVICE static void add_waves(Sums& sums, kittens::shared_byte* lds) {
         const int wave = kittens::wave_id();
         const auto at = [&](int of_wave, int tile) {
@@ -95,7 +95,7 @@ struct Top1 {
         }
         static_assert(config.token_tiles <= 2);
         if constexpr (config.token_tiles == 2) {
-            // Two waves are left: each gives the other's tile away. Whose sum comes first does not change a bit.
+            // Two waves are left: each passes on the other's tile. The order of the two summands does not change a bit.
             if (wave < 2) kittens::lds_write(wave == 0 ? sums[1] : sums[0], at(wave, 0));
             kittens::barrier();
             if (wave == 0) sums[0] += kittens::lds_read<Sum>(at(1, 0));
@@ -107,7 +107,7 @@ struct Top1 {
     KITTENS_DEVICE static void choose(const Top1Arguments& arguments, Sum sum, uint32_t tile) {
         const uint32_t part = kittens::lane_id() / 16;
         uint32_t key = 0, chosen = 0;
-        // In ascending order, so that the first of equals stays.
+        // In ascending order, so that the first of equals is kept.
 #pragma unroll
         for (uint32_t n = 0; n < 4; ++n) {
             const uint32_t expert = part * 4 + n;

@@ -1,4 +1,4 @@
-// kernels/router/top1_operands.h: tokens and the columns of experts as operands of matrix instructions, straight from memory.
+// kernels/router/top1_operands.h: tokens and the columns of experts as operands of matrix instructions, loaded directly from memory.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/intrinsics.h"
@@ -10,14 +10,14 @@ namespace hipkittens::router {
 template <class V>
 using global = __attribute__((address_space(1))) V*;
 
-// Lane l has token, or expert, l % 16, and of each step's 32 features eight neighbours, those from l / 16 * 8 on. Experts that are
-// neighbours in memory are loaded by 16 lanes together, one element each, for each of the eight.
+// Lane l has token, or expert, l % 16 and, of each step's 32 features, eight adjacent ones, from l / 16 * 8 on. Experts that are
+// contiguous in memory are loaded by 16 lanes together, one element per lane, for each of the eight features.
 template <Top1Config config>
 class Top1Operands {
   public:
     using T = typename element_of<config.element>::value;
     using Operand = kittens::vec<T, 8>;
-    // Steps of the matrix instruction that fill a line of 128 bytes of each token's row.
+    // Steps of the matrix instruction that cover a 128-byte line of each token's row.
     static constexpr uint32_t step_features = 32, steps = 2, unit = steps * step_features;
 
   private:
@@ -38,7 +38,7 @@ class Top1Operands {
         kittens::choose<config.experts_together, T[steps][8], Operand[steps]> w;
     };
 
-    // Lanes without a token of their own read the workgroup's last one.
+    // Lanes without a token read the workgroup's last one.
     KITTENS_DEVICE explicit Top1Operands(const Top1Arguments& arguments)
         : arguments_(arguments),
           expert_(kittens::lane_id() % 16),
@@ -55,7 +55,7 @@ class Top1Operands {
         w_ = (expert_ * arguments.w_expert_step + lane_features_ * arguments.w_features_step) * sizeof(T);
     }
 
-    // Experts behind the last are zeros, or others' elements: nobody asks for what their sums become.
+    // Experts past the last one are zeros, or elements of others: their sums are not used.
     KITTENS_DEVICE void load(Unit& into, uint32_t number) const {
         typedef Operand operand __attribute__((aligned(4)));
 #pragma unroll
@@ -77,7 +77,7 @@ class Top1Operands {
         }
     }
 
-    // Any strides and alignment, and zeros behind the last feature in both operands.
+    // Any strides and alignment, with zeros past the last feature in both operands.
     KITTENS_DEVICE void load_one_by_one(Unit& into, uint32_t number) const {
 #pragma unroll
         for (uint32_t step = 0; step < steps; ++step)

@@ -1,4 +1,4 @@
-// kernels/softmax/kernels.h: the device code of each kind of rows.
+// kernels/softmax/kernels.h: the device code for each kind of rows.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/row_reduction.h"
@@ -12,9 +12,9 @@
 
 namespace hipkittens::softmax {
 
-// e^(x - maximum), or of 16-bit elements what is proportional to it in a row: the product of the maximum and log2 e is rounded, which is
-// a factor that all elements have in common. Where that product would overflow, elements that differ at all are so far apart that
-// any smaller factor than log2 e gives the same zeros and ones.
+// e^(x - maximum) or, for 16-bit elements, a value proportional to it within a row: the product of the maximum and log2 e is rounded,
+// which is a factor common to all elements. Where that product would overflow, elements that differ at all are so far apart that any
+// factor smaller than log2 e gives the same zeros and ones.
 template <bool accurate>
 struct Powers {
     float factor = 0x1.715476p+0f, maximum;  // log2 e
@@ -34,7 +34,7 @@ struct Powers {
         return values;
     }
 };
-// power / sum. accurate: to its last bit, which multiplication with the inverse would lose half the time.
+// power / sum. accurate: to the last bit, which multiplication by the inverse would lose half the time.
 template <bool accurate>
 struct Divided {
     float sum, inverse;
@@ -112,7 +112,7 @@ struct ShortBackward {
     }
 };
 
-// A row of a workgroup.
+// A row processed by one workgroup.
 template <class T, bool wide, LongConfig config>
 struct LongRow {
     static constexpr uint32_t threads = config.waves * 64, step = threads * 8, held = step * config.chunks;
@@ -134,16 +134,16 @@ struct LongRow {
 #pragma unroll
         for (int c = 0; c < config.chunks; ++c) into[c] = lane.load(from, c * step);
     }
-    // visit(first): the chunks that no register holds.
+    // visit(first) for the chunks that are not held in registers.
     template <class Visit>
     KITTENS_DEVICE void each_other_chunk(const Visit& visit) const {
         for (uint32_t first = held; first < lane.columns; first += step) visit(first);
     }
 };
 
-// Of few chunks the exponentials stay in registers, once the maximum of the row is known. Of more they are computed as the row comes
-// in, relative to the largest value so far, and again when the sum is known: there are twice as many registers of them as of
-// 16-bit elements, and all the loads of a row take longer than they do.
+// With few chunks, the exponentials stay in registers once the maximum of the row is known. With more, they are computed as the row
+// arrives, relative to the largest value so far, and again when the sum is known: they take twice the registers of 16-bit elements,
+// and the loads of a row take longer than computing them.
 template <LongConfig config>
 struct LongForward {
     using T = typename element_of<config.element>::value;
@@ -215,7 +215,7 @@ struct LongBackward {
         kittens::raw_eight<T> held_y[chunks], held_dy[chunks];
         row.load(held_y, y);
         row.load(held_dy, dy);
-        eight products = 0.0f;  // what is behind the end of a row has been read as zero
+        eight products = 0.0f;  // elements past the end of a row have been read as zero
         const auto add = [&](kittens::raw_eight<T> a, kittens::raw_eight<T> b) {
             products = __builtin_elementwise_fma(kittens::widened(a), kittens::widened(b), products);
         };

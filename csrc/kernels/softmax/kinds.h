@@ -1,4 +1,4 @@
-// kernels/softmax/kinds.h: what is passed to a softmax, and the kinds of rows in variants.def.
+// kernels/softmax/kinds.h: the arguments of a softmax, and the kinds of rows in variants.def.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../element_type.h"
@@ -7,20 +7,20 @@
 
 namespace hipkittens::softmax {
 
-// y_j = e^(x_j - max x) / sum_i e^(x_i - max x); of the gradient dy: dx_j = y_j (dy_j - sum_i dy_i y_i).
+// y_j = e^(x_j - max x) / sum_i e^(x_i - max x); for the gradient dy: dx_j = y_j (dy_j - sum_i dy_i y_i).
 struct SoftmaxArguments {
-    StridedRows x;  // of the gradient: y
-    void* result;   // y, or dx; rows one after the other
+    StridedRows x;  // for the gradient: y
+    void* result;   // y, or dx; with contiguous rows
     RowCounts rows;
     uint32_t columns : 28;
     uint32_t lane_bits : 3;  // 2^lane_bits lanes share a short row
-    uint32_t wide : 1;       // rows are whole chunks of 8 elements and begin on 4 bytes
-    StridedRows dy;          // of the gradient alone
+    uint32_t wide : 1;       // rows are whole chunks of 8 elements and 4-byte aligned
+    StridedRows dy;          // for the gradient only
 };
 inline constexpr int64_t largest_columns = (1 << 28) - 1;
 
-// Rows of up to 8 elements for each lane of a wave: as many lanes as a row needs, and several rows of a lane at a time. `wide` is
-// fixed, since most of the time of a few rows goes by until their instructions are there.
+// Rows of up to 8 elements per lane of a wave: a row uses as many lanes as it needs, and a lane processes several rows at a time.
+// `wide` is a compile-time constant, since with few rows most of the time passes until instructions are fetched.
 struct ShortConfig {
     ElementType element;
     bool wide;
@@ -28,7 +28,7 @@ struct ShortConfig {
 };
 inline constexpr int short_waves = 2, short_threads = short_waves * 64, short_columns = 512;
 
-// A row is held in the registers of `waves` waves, `chunks` times 8 elements in each lane; what is beyond that is read twice.
+// A row is held in the registers of `waves` waves, with `chunks` times 8 elements per lane; the part past that is read twice.
 struct LongConfig {
     ElementType element;
     int waves, chunks;

@@ -9,24 +9,24 @@ namespace hipkittens::softmax {
 using kittens::buffer;
 using kittens::eight;
 
-// wide: neighbours, in one access. Else one by one, and the lanes of an access are neighbours: where a row begins and ends does not
-// matter then.
+// wide: adjacent columns, in one access. Otherwise one by one, with adjacent lanes in each access: then the alignment of the row's
+// beginning and end does not matter.
 template <class T, bool wide>
 struct LaneColumns {
     using Raw = kittens::raw_eight<T>;
-    // Accesses of 16 bytes want a dword's alignment.
+    // 16-byte accesses need dword alignment.
     typedef Raw Vector __attribute__((aligned(4)));
     template <class V>
     using global = __attribute__((address_space(1))) V*;
 
     uint32_t lane, lanes, columns;
 
-    // Of element i of the chunk whose first column is `first`.
+    // The column of element i in the chunk whose first column is `first`.
     KITTENS_DEVICE uint32_t column(uint32_t first, int i) const {
         return first + (wide ? lane * 8 + i : lane + i * lanes);
     }
     KITTENS_DEVICE bool has(uint32_t first, int i) const { return column(first, wide ? 0 : i) < columns; }
-    // What is behind the end of the row becomes `fill`.
+    // Replaces elements past the end of the row by `fill`.
     KITTENS_DEVICE eight filled(Raw raw, uint32_t first, float fill) const {
         eight values = kittens::widened(raw);
 #pragma unroll
@@ -34,7 +34,7 @@ struct LaneColumns {
         return values;
     }
 
-    // `row` ends where the row ends: what is behind it reads zero, and is not written.
+    // `row` ends at the end of the row: elements past it read zero, and are not written.
     KITTENS_DEVICE Raw load(const buffer& row, uint32_t first) const {
         if constexpr (wide) return kittens::load_raw<T>(row, column(first, 0));
         Raw raw;
@@ -49,8 +49,8 @@ struct LaneColumns {
             kittens::buffer_store(static_cast<T>(values[i]), row, column(first, i) * sizeof(T));
     }
 
-    // The same of a row that may be another one for each lane, and that no lane has more than a chunk of: behind its end its first
-    // element is read. What all lanes lack is left out, which of very short rows is most.
+    // The same for a row that may differ between lanes, and of which no lane has more than a chunk: past its end, its first
+    // element is read. Elements that no lane has are skipped, which for very short rows is most of them.
     KITTENS_DEVICE Raw load(const void* data, int64_t row_offset) const {
         const auto* from = (global<const T>)data + row_offset;
         if constexpr (wide) return *(global<const Vector>)(from + (has(0, 0) ? column(0, 0) : 0));

@@ -1,4 +1,4 @@
-// kernels/softmax/plan.h: from a softmax's arguments to its launch.
+// kernels/softmax/plan.h: plans the launch of a softmax from its arguments.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <algorithm>
@@ -28,13 +28,13 @@ inline void check(int64_t rows, int64_t columns, ElementType element) {
                                 " rows of these");
 }
 
-// Of the short and the long kind of the same direction. Throws std::invalid_argument.
+// For the short and the long kind of the same direction. Throws std::invalid_argument.
 template <class Short, class Long>
 Launch plan(int target, ElementType element, SoftmaxArguments arguments) {
     check(arguments.rows.all, arguments.columns, element);
     const uint32_t rows = arguments.rows.all, columns = arguments.columns;
     if (columns <= short_columns) {
-        // Lanes of 8 columns each, a power of two of them.
+        // A power of two of lanes, with 8 columns each.
         arguments.lane_bits = std::bit_width((columns - 1) / 8);
         for (const Row<Short>& row : variants<Short>) {
             if (row.config.element != element || row.config.wide != arguments.wide) continue;

@@ -6,7 +6,7 @@
 
 namespace hipkittens::softmax {
 
-// Of each of the values over 2^lane_bits neighbouring lanes, the same bits in each of them: every step joins two equal halves.
+// Reduces each value over 2^lane_bits adjacent lanes, with the same bits in each of them: every step combines two equal halves.
 template <int count, class Combine>
 KITTENS_DEVICE void combine_lanes_of_row(float (&values)[count], uint32_t lane_bits, const Combine& combine) {
     const auto step = [&](const auto& exchange) {
@@ -37,7 +37,7 @@ struct ShortRows {
     }
     KITTENS_DEVICE uint32_t row(int n) const { return first + n * step; }
 
-    // Behind the last row that row is read again.
+    // Past the last row, that row is read again.
     KITTENS_DEVICE void load(kittens::raw_eight<T> (&into)[count], const StridedRows& from,
                              const RowCounts& counts) const {
 #pragma unroll

@@ -1,4 +1,4 @@
-// kernels/topk/kernels.h: the device code of each kind of rows.
+// kernels/topk/kernels.h: the device code for each kind of rows.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "kinds.h"
@@ -47,7 +47,7 @@ class Part {
                 ((global<const int32_t>)arguments_.ids)[static_cast<int64_t>(row_) * arguments_.columns + id];
         write(place, value, id);
     }
-    // What is behind the columns of a part comes last, in a later pass over the results, too.
+    // An entry past the columns of a part sorts last, also in a later pass over the results.
     KITTENS_DEVICE void store_nothing(uint32_t place) const {
         write(place, static_cast<T>(arguments_.smallest ? __builtin_nanf("") : -__builtin_inff()), -1);
     }
@@ -63,9 +63,9 @@ class Part {
     }
 };
 
-// Keys that might be wanted are listed in LDS, and the list is sorted. A lane's greatest key is one of the row's, so that the
-// greatest bound which k lanes' greatest keys reach is reached by k keys at least: where few others do, they are the list. Else
-// the bound is sought among all keys, and the list is the selection itself.
+// Candidate keys are listed in LDS, and the list is sorted. A lane's greatest key is one of the row's keys, so the greatest
+// bound reached by the greatest keys of k lanes is reached by at least k keys: if few others reach it, these keys are the list.
+// Otherwise the bound is searched among all keys, and the list is the selection itself.
 template <SelectConfig config>
 struct Select {
     using T = typename element_of<config.element>::value;
@@ -74,7 +74,7 @@ struct Select {
     static constexpr int lds_bytes =
         config.rows_per_workgroup() * config.entries() * static_cast<int>(sizeof(Entry)) +
         Team<waves>::lds_bytes;
-    // What LDS has room for, over four SIMDs.
+    // What fits in LDS, over four SIMDs.
     static constexpr int workgroups = kittens::gfx942.lds_bytes / lds_bytes;
     static constexpr int most_waves = workgroups * threads / 256;
     static constexpr int waves_per_simd = most_waves < 8 ? most_waves : 8;
@@ -119,7 +119,7 @@ struct Select {
             const uint32_t bound = greatest_bound<Keys::bits>(greatest, k, team).key;
             if (keys.reached(bound, team) <= most) return keys.list(bound, ~0u, lds, 0, most, team);
         }
-        // Where more than k have the last key, first all that are greater, then of those as many as are wanted.
+        // If more than k keys reach the last one, first all greater keys, then as many of the equal ones as needed.
         const Bound bound = keys.bound(k, team);
         uint32_t count = 0, least = bound.exact ? bound.key : bound.key + 1, last = ~0u;
         const bool none_is_greater = least == 0;

@@ -1,4 +1,4 @@
-// kernels/topk/plan.h: from the selection of each row's greatest elements to its launches.
+// kernels/topk/plan.h: plans the launches of a selection of each row's greatest elements.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <algorithm>
@@ -12,14 +12,14 @@
 
 namespace hipkittens::topk {
 
-// Of `columns` columns, in parts; the last pass has one, and each before it leaves k candidates of each of its parts to the next.
+// A pass over `columns` columns, in parts. The last pass has one part; each earlier one passes k candidates per part to the next.
 struct Pass {
     int64_t columns, part_columns, parts;
 };
 
 namespace plan_detail {
 
-// The one for the shortest rows of those that reach `columns` and have room for k. Null if none does.
+// The variant for the shortest rows among those that support `columns` and k. Null if there is none.
 inline const Row<kinds::select>* row_for(int target, ElementType element, int64_t columns, int64_t k) {
     for (const Row<kinds::select>& row : variants<kinds::select>)
         if (includes(row.targets, target) && row.config.element == element &&
@@ -43,12 +43,12 @@ inline void check(int64_t rows, int64_t columns, int64_t k) {
                                     " of 2147483647 are allowed");
 }
 
-// Rows, columns and k of at least 1.
+// Rows, columns and k must be at least 1.
 inline std::vector<Pass> passes(const DeviceShape& device, int64_t rows, int64_t columns, int64_t k) {
     constexpr int64_t largest = 16384, smaller = 4096;  // columns() of two kernels
     std::vector<Pass> passes;
     for (;;) {
-        // Few long rows leave most of the device idle unless they are cut; a cut that keeps most of the columns gains nothing.
+        // Few long rows leave most of the device idle unless they are divided; a division that keeps most of the columns gains nothing.
         const bool cut = columns > smaller && k * 8 <= smaller &&
                          rows * ((columns + largest - 1) / largest) * 2 <= device.compute_units;
         const int64_t most = cut ? smaller : largest;

@@ -8,22 +8,22 @@
 
 namespace hipkittens::topk {
 
-// What is sorted: the key above, and below it what makes the first of equal ones the greatest.
+// The sorted entries: the key in the upper bits, and below it a tie-breaker that makes the first of equal ones the greatest.
 using Entry = uint64_t;
 KITTENS_DEVICE Entry entry_of(uint32_t key, uint32_t column) {
     return static_cast<uint64_t>(key) << 32 | (~0u - column);
 }
 KITTENS_DEVICE uint32_t column_of(Entry entry) { return ~0u - static_cast<uint32_t>(entry); }
 
-// A bound that at least `want` keys reach, and how many do. If it is not `exact`, the bound is the key of the last one wanted, and
-// more than the wanted ones have it.
+// A bound that at least `want` keys reach, and the number that do. If it is not `exact`, the bound is the key of the last one
+// wanted, and more keys than wanted reach it.
 struct Bound {
     uint32_t key, reached;
     bool exact;
 };
 
-// The greatest bound that `want` of the keys reach, by its bits from above. `want` may not be more than there are keys. Stops at
-// a bound that exactly `want` reach.
+// The greatest bound that `want` of the keys reach, determined bit by bit from the highest. `want` must not exceed the number of
+// keys. Stops at a bound that exactly `want` reach.
 template <int bits, int waves, int count>
 KITTENS_DEVICE Bound greatest_bound(const uint32_t (&keys)[count], uint32_t want, Team<waves>& team) {
     Bound found = {0, ~0u, false};
@@ -51,8 +51,8 @@ class RowKeys {
   public:
     static constexpr int bits = 32 - kittens::implied_key_bits<T>;
 
-    // `row` ends where the row ends; columns past it have the key 0. `inverted`: the smallest element has the greatest key, and
-    // NaN the key 0.
+    // `row` ends at the end of the row; columns past it have the key 0. `inverted`: the smallest element has the greatest key,
+    // and NaN the key 0.
     KITTENS_DEVICE RowKeys(kittens::buffer row, bool aligned, bool inverted) {
         constexpr uint32_t bytes = sizeof(T);
         const uint32_t columns = row.bytes / bytes;
@@ -93,8 +93,8 @@ class RowKeys {
         return greatest_bound<bits>(keys_, want, team);
     }
 
-    // Writes the entries of keys from `least` to `greatest`, in the order of columns, to list[first ..], up to `most` of them.
-    // Returns how many there are.
+    // Writes the entries of keys from `least` to `greatest`, in the order of columns, to list[first ..], at most `most` of
+    // them. Returns how many there are.
     KITTENS_DEVICE uint32_t list(uint32_t least, uint32_t greatest, kittens::shared_byte* entries,
                                  uint32_t first, uint32_t most, Team<waves>& team) const {
         const auto chosen = [&](uint32_t key) { return key - least <= greatest - least; };

@@ -1,14 +1,14 @@
-// kernels/topk/sort.h: a list of entries in LDS, put into descending order.
+// kernels/topk/sort.h: sorts a list of entries in LDS into descending order.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "row_keys.h"
 
 namespace hipkittens::topk {
 
-// A short list is not moved: each entry's place is how many are greater.
+// A short list is not moved: the place of each entry is the number of greater entries.
 inline constexpr uint32_t longest_ranked = 256;
 
-// Calls place(entry, how many are greater) for every entry. All entries differ.
+// Calls place(entry, number of greater entries) for every entry. All entries differ.
 template <int waves, class Place>
 KITTENS_DEVICE void rank(kittens::shared_byte* entries, uint32_t count, const Place& place) {
     for (uint32_t mine = Team<waves>::lane(); mine < count; mine += Team<waves>::lanes) {
@@ -21,7 +21,7 @@ KITTENS_DEVICE void rank(kittens::shared_byte* entries, uint32_t count, const Pl
     }
 }
 
-// A bitonic network: `count` is filled up with zeros, which no entry is, to a power of two.
+// A bitonic network: `count` is padded to a power of two with zeros, which no entry equals.
 template <int waves>
 KITTENS_DEVICE void sort(kittens::shared_byte* entries, uint32_t count, Team<waves>& team) {
     constexpr uint32_t lanes = Team<waves>::lanes;

@@ -1,4 +1,4 @@
-// kernels/topk/team.h: the waves that share a row, and what they tell each other.
+// kernels/topk/team.h: the waves that share a row, and the values they exchange.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/intrinsics.h"
@@ -6,16 +6,16 @@
 
 namespace hipkittens::topk {
 
-// Every function but the trivial ones is called by all waves of the workgroup together, if there are several in the team; values
-// that they pass are the same in all lanes of a wave.
+// If the team has several waves, every function except the trivial ones is called by all waves of the workgroup together; the
+// values they pass are the same in all lanes of a wave.
 template <int waves>
 class Team {
     static_assert(waves >= 1 && waves <= 16, "their sums are those of 16 lanes");
     kittens::shared_byte* lds_;
     int buffer_ = 0;
 
-    // A lane's wave's value, lane by lane. Double-buffered: the barrier of the call between orders the reuse of a buffer behind
-    // its reads.
+    // Lane n of every 16 gets the value of wave n. Double-buffered: the barrier of the intervening call orders the reuse of a
+    // buffer after its reads.
     KITTENS_DEVICE uint32_t exchanged(uint32_t value) {
         kittens::shared_byte* slots = lds_ + buffer_ * 64;
         buffer_ ^= 1;
@@ -36,7 +36,7 @@ class Team {
 
     KITTENS_DEVICE static uint32_t wave() { return waves > 1 ? kittens::wave_id() : 0; }
     KITTENS_DEVICE static uint32_t lane() { return wave() * 64 + kittens::lane_id(); }
-    // LDS accesses of the team before it are seen after it. Those of one wave are in order.
+    // LDS accesses of the team before the call are visible after it. Those of a single wave are in order.
     KITTENS_DEVICE void synchronize() {
         if constexpr (waves > 1)
             kittens::barrier();
@@ -48,7 +48,7 @@ class Team {
         return value;
     }
     struct Sums {
-        uint32_t before, all;  // over the waves before this one, over all
+        uint32_t before, all;  // over the waves before this one; over all
     };
     KITTENS_DEVICE Sums sums(uint32_t value) {
         if constexpr (waves == 1) return {0, value};
