@@ -10,8 +10,8 @@ struct Activated {
     float value, slope;
 };
 
-// For results of 16 bits: kittens::standard_normal with one polynomial for all x in place of three. The tail, e^(-x^2 / 2) t P(t)
-// with t = 1 / (1 + 0.31 |x|), is 5e-6 of itself off at most; P is a least-maximum fit to erfcx(x / sqrt 2) / 2 over 0 .. 14.
+// For 16-bit results: kittens::standard_normal with one polynomial for all x instead of three. The relative error of the tail,
+// e^(-x^2 / 2) t P(t) with t = 1 / (1 + 0.31 |x|), is at most 5e-6; P is a minimax fit to erfcx(x / sqrt 2) / 2 over 0 .. 14.
 KITTENS_DEVICE kittens::Normal standard_normal_for_16_bits(float x) {
     constexpr float coefficients[] = {-0.07392768f, 0.18044618f, 0.01574928f,
                                       0.13342739f,  0.12044188f, 0.12386064f};
@@ -29,11 +29,11 @@ KITTENS_DEVICE kittens::Normal standard_normal(float x) {
 }
 
 // silu and gelu_tanh are x sigmoid(z(x)): 1 + tanh(u) = 2 sigmoid(2 u), without the cancellation of the sum.
-// accurate: to a float's last bits, of which a 16-bit result shows none.
+// accurate: to the last bits of a float, which a 16-bit result does not show.
 template <Activation activation, bool accurate>
 KITTENS_DEVICE Activated activated(float x, float alpha) {
     if constexpr (activation == Activation::relu) {
-        return {x <= 0 ? 0.0f : x, x > 0 ? 1.0f : 0.0f};  // NaN stays
+        return {x <= 0 ? 0.0f : x, x > 0 ? 1.0f : 0.0f};  // NaN passes through
     } else if constexpr (activation == Activation::tanh) {
         const kittens::Tangent tangent = kittens::hyperbolic_tangent(x);
         return {tangent.value, tangent.slope};
@@ -53,13 +53,13 @@ KITTENS_DEVICE Activated activated(float x, float alpha) {
     }
 }
 
-// Of a gate and what it multiplies, both clamped; a clamped one has no gradient.
+// For a gate and its partner, both clamped; a clamped one has gradient zero.
 struct Gated {
     float value, dgate, dother;
 };
 template <Activation activation, bool accurate>
 KITTENS_DEVICE Gated gated(float gate, float other, float alpha, float limit) {
-    // Comparisons, so that NaN stays.
+    // Comparisons, so that NaN passes through.
     const bool gate_clamped = gate > limit, other_clamped = kittens::absolute_value(other) > limit;
     const Activated a = activated<activation, accurate>(gate_clamped ? limit : gate, alpha);
     float factor = other_clamped ? __builtin_copysignf(limit, other) : other;
@@ -71,7 +71,7 @@ template <Activation activation>
 struct Constant {
     static constexpr Activation value = activation;
 };
-// Calls visit with the activation, which is the same for all threads, as a constant.
+// Calls visit with the activation, which is the same for all threads, as a compile-time constant.
 template <class Visit>
 KITTENS_DEVICE void with_activation(Activation activation, const Visit& visit) {
     switch (activation) {

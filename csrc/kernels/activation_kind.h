@@ -1,4 +1,4 @@
-// kernels/activation_kind.h: the activations, as host and kernels name them.
+// kernels/activation_kind.h: the activations, as named by host and kernels.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <stdint.h>

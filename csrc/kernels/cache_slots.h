@@ -1,12 +1,12 @@
-// kernels/cache_slots.h: caches of keys, values and latents as kernels see them, whatever the order of their dimensions.
+// kernels/cache_slots.h: caches of keys, values and latents as kernels see them, for any order of dimensions.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <stdint.h>
 
 namespace hipkittens {
 
-// Features of a head of a slot, a token's place. Blocks hold `block_size` slots; slots and features may lie in groups, of powers of
-// two. Strides in elements; none that a layout has not is looked at where the group is as large as it gets.
+// Features of a head of a slot, which is a token's place. Blocks hold `block_size` slots; slots and features may be in groups whose
+// sizes are powers of two. Strides in elements; strides that a layout does not have are unused if the group has the maximum size.
 struct CacheTensor {
     void* data;
     int64_t block, head;
@@ -16,11 +16,11 @@ struct CacheTensor {
 };
 inline constexpr uint32_t one_group = 31;
 
-// What a cache has of x: x, or round(x * (1 / scale)) as 8-bit floats of the target, as integers of -127 .. 127, or as e4m3fn on any
-// target.
+// The contents of a cache for x: x itself, or round(x * (1 / scale)) as 8-bit floats of the target, as integers of -127 .. 127, or
+// as e4m3fn on any target.
 enum class CacheCode : uint32_t { none, fp8, int8, e4m3fn };
 
-// One for each token. What is negative, or no slot of the cache, is not written.
+// One slot per token. Tokens whose slot is negative, or not a slot of the cache, are not written.
 struct CacheSlots {
     const void* data;
     int64_t stride;
@@ -30,12 +30,12 @@ struct CacheSlots {
     CacheCode code;
 };
 
-// scale: null is 1. wide: 8 features from a multiple of 8 on are neighbours, and begin on 4 bytes.
+// scale: null is 1. wide: 8 features starting at a multiple of 8 are contiguous and 4-byte aligned.
 struct CacheOutput {
     CacheTensor to;
     const float* scale;
     uint32_t wide;
-    uint32_t padding;  // named, so that launches of equal arguments are described by equal bytes
+    uint32_t padding;  // named, so that the argument bytes of equal launches are equal
 };
 
 }  // namespace hipkittens

@@ -1,4 +1,4 @@
-// kernels/cache_store.h: up to eight features into a slot of a cache, and out of it.
+// kernels/cache_store.h: stores up to eight features to a slot of a cache, and loads them.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../tiles/float8.h"
@@ -16,7 +16,7 @@ KITTENS_DEVICE int32_t slot_of(const CacheSlots& slots, uint32_t token) {
     return slot < 0 || slot >= slots.count ? -1 : static_cast<int32_t>(slot);
 }
 
-// Features of a head of a slot: first + i step, `count` of them or eight.
+// Features of a head of a slot: first + i step, `count` of them or all eight.
 template <class Element>
 class CachedFeatures {
     typedef kittens::vec<Element, 8> aligned __attribute__((aligned(4)));
@@ -24,7 +24,7 @@ class CachedFeatures {
     const CacheTensor& cache_;
     Global row_;
     uint32_t first_, step_, count_;
-    bool whole_;  // neighbours, and all eight
+    bool whole_;  // contiguous, and all eight
 
     KITTENS_DEVICE static int64_t grouped(uint32_t at, uint32_t shift, int64_t group, int64_t step) {
         return (at >> shift) * group + (at & ((1u << shift) - 1)) * step;
@@ -68,7 +68,7 @@ KITTENS_DEVICE float largest_of(CacheCode code) {
     return code == CacheCode::int8 ? 127.0f : kittens::largest_fp8;
 }
 
-// Clamped to the largest. NaN stays, and is 0 of integers.
+// Clamped to the largest value. NaN stays NaN, or becomes 0 for integers.
 KITTENS_DEVICE kittens::vec<uint8_t, 8> codes_of(kittens::eight scaled, CacheCode code) {
     kittens::vec<uint32_t, 2> codes = 0u;
     if (code == CacheCode::int8) {
@@ -97,7 +97,7 @@ KITTENS_DEVICE kittens::eight values_of(kittens::vec<uint8_t, 8> codes, CacheCod
     return values;
 }
 
-// Into a cache of T, or codes of what `scale` divides.
+// Stores to a cache of T, or as quantized values after division by `scale`.
 template <class T>
 KITTENS_DEVICE void store_in_cache(const CacheSlots& slots, const CacheOutput& cache, uint32_t slot,
                                    uint32_t head, uint32_t first, uint32_t step, uint32_t count,

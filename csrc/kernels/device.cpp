@@ -1,7 +1,7 @@
 // kernels/device.cpp: the entry point of one row of an operation's variants.def.
 // SPDX-License-Identifier: MIT
-// Compiled once per row and target. The build names the operation, whose folder it searches for headers, and kind and name of
-// the row.
+// Compiled once per row and target. The build names the operation, whose folder it searches for headers, and the kind and
+// name of the row.
 #include <kernels.h>
 
 #include "preloaded_arguments.h"
@@ -23,7 +23,7 @@ constexpr bool same_text(const char* a, const char* b) {
 constexpr Kind::Config config_of(const char* name) {
     for (const Row<Kind>& row : variants<Kind>)
         if (same_text(row.name, name)) return row.config;
-    __builtin_unreachable();  // no constant, hence an error
+    __builtin_unreachable();  // not a constant, hence a compile error
 }
 using Kernel = Kind::Kernel<config_of(STRING(HIPKITTENS_ROW))>;
 
@@ -37,7 +37,7 @@ KITTENS_DEVICE void enter(const Arguments& arguments) {
     }
 }
 
-// The registers of a wave follow from how many waves a SIMD is to hold.
+// The number of registers per wave follows from the number of waves per SIMD.
 #define KERNEL                                                                            \
     __attribute__((global, amdgpu_flat_work_group_size(Kernel::threads, Kernel::threads), \
                    amdgpu_waves_per_eu(Kernel::waves_per_simd))) void                     \

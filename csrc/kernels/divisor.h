@@ -1,12 +1,12 @@
-// kernels/divisor.h: division by a number that the host knows, as a multiplication.
+// kernels/divisor.h: division by a number known to the host, as a multiplication.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <stdint.h>
 
 namespace hipkittens {
 
-// Of any 32-bit dividend (T. Granlund and P. L. Montgomery, Division by Invariant Integers using Multiplication, PLDI 1994,
-// figure 4.1). A division by an argument takes a wave some twenty vector instructions, this one five.
+// For any 32-bit dividend (T. Granlund and P. L. Montgomery, Division by Invariant Integers using Multiplication, PLDI
+// 1994, figure 4.1). A division by an argument takes a wave about twenty vector instructions, this one five.
 struct Divisor {
     uint32_t value, multiplier, first_shift, second_shift;
 
@@ -18,7 +18,7 @@ struct Divisor {
 
 // value: 1 or more.
 constexpr Divisor divisor_of(uint32_t value) {
-    uint32_t bits = 0;  // the least with 2^bits >= value
+    uint32_t bits = 0;  // the smallest with 2^bits >= value
     while (uint64_t{1} << bits < value) ++bits;
     const uint64_t multiplier = (((uint64_t{1} << bits) - value) << 32) / value + 1;
     return {value, static_cast<uint32_t>(multiplier), bits ? 1u : 0u, bits ? bits - 1 : 0u};

@@ -1,4 +1,4 @@
-// kernels/element_of.h: the type that a kernel calculates with for an ElementType, which the host names.
+// kernels/element_of.h: the type with which a kernel computes for an ElementType named by the host.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../tiles/element.h"

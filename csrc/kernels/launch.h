@@ -1,4 +1,4 @@
-// kernels/launch.h: a kernel, its grid and the bytes of its arguments: what every plan comes to.
+// kernels/launch.h: a kernel, its grid and the bytes of its arguments: the result of every plan.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <array>
@@ -18,7 +18,7 @@ struct Launch {
     std::vector<unsigned char> arguments;
 };
 
-// Of the row `variant` of `operation`, as it is built for target 942 or 950.
+// For the row `variant` of `operation`, as built for target 942 or 950.
 template <class Arguments>
 Launch launch_of(const std::string& operation, const std::string& variant, int target,
                  std::array<uint32_t, 3> grid, int threads, const Arguments& arguments) {

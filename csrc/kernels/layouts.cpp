@@ -1,6 +1,6 @@
 // kernels/layouts.cpp: the argument struct and the configuration of each kind, for tools/kernel_layouts.py.
 // SPDX-License-Identifier: MIT
-// Parsed, never compiled to code: sizeof makes clang lay a struct out, and print how.
+// Parsed, never compiled to code: sizeof makes clang lay out a struct and print the layout.
 #include <kinds.h>
 
 namespace hipkittens::HIPKITTENS_OPERATION {

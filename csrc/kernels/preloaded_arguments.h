@@ -5,8 +5,8 @@
 
 namespace hipkittens {
 
-// Scalar arguments are preloaded into registers when a wave starts, members of a struct are not (tools/build_kernels.py). So a kernel
-// takes the first words of what the host hands over as scalars, and the rest as a struct behind them.
+// Scalar arguments are preloaded into registers when a wave starts; members of a struct are not (tools/build_kernels.py). A kernel
+// therefore takes the first words of its arguments as scalars, followed by the rest as a struct.
 inline constexpr int preloaded_words = 7;
 
 template <class Arguments>

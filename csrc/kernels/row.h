@@ -6,8 +6,8 @@
 namespace hipkittens {
 
 // An operation declares each kind of its rows once, in kinds.h, which device and host builds include, as a struct derived from
-// this. C is fixed when a kernel is compiled: its fields are the columns behind `targets`. A is passed by the host, by value.
-// K is the device code; kernels.h defines it, which device.cpp alone includes.
+// this. C is the compile-time configuration: its fields are the columns after `targets`. A is passed by the host, by value. K
+// is the device code, defined in kernels.h, which only device.cpp includes.
 template <class C, class A, template <C> class K>
 struct Kind {
     using Config = C;
@@ -23,7 +23,7 @@ struct Row {
     typename Kind::Config config;
 };
 
-// Of kinds whose rows differ in nothing but their name.
+// For kinds whose rows differ only in their name.
 struct NoConfig {};
 
 template <class Kind, int count>
@@ -38,7 +38,7 @@ inline constexpr bool is_row_of = false;
 template <class Kind>
 inline constexpr bool is_row_of<Kind, const Row<Kind>&> = true;
 
-// A line of variants.def where a family visits its rows: kinds.h.
+// A line of variants.def, where a family visits its rows: kinds.h.
 #define ROW(kind, name, targets, ...) visit(Row<kinds::kind>{#name, Targets::targets, {__VA_ARGS__}});
 
 // In the order of variants.def. `each_row` calls its argument with every row of every kind.

@@ -1,4 +1,4 @@
-// kernels/row_columns.h: the 8 columns of a row that a thread computes, where a thread has no other work.
+// kernels/row_columns.h: the 8 columns of a row that a thread computes, for threads without other work.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../tiles/row_chunk.h"
@@ -8,12 +8,12 @@ namespace hipkittens {
 
 inline constexpr int thread_columns = kittens::chunk_elements;
 
-// Fewer at the end of a row.
+// There are fewer at the end of a row.
 template <class T>
 class RowColumns {
     template <class V>
     using global = __attribute__((address_space(1))) V*;
-    // Accesses of 16 bytes want a dword's alignment.
+    // 16-byte accesses need dword alignment.
     typedef kittens::raw_eight<T> vector __attribute__((aligned(4)));
 
     uint32_t count_;
@@ -29,12 +29,12 @@ class RowColumns {
   public:
     uint32_t row, first;
 
-    // The thread's among all threads of the launch, `threads_per_row` for each of `rows`. aligned: rows begin on 4 bytes.
+    // The position of a thread of the launch, with `threads_per_row` for each of `rows`. aligned: rows are 4-byte aligned.
     KITTENS_DEVICE RowColumns(uint32_t thread, const Divisor& threads_per_row, uint32_t rows,
                               uint32_t columns, bool aligned)
         : RowColumns(threads_per_row.quotient(thread), thread, threads_per_row.value, rows, columns,
                      aligned) {}
-    // Of a place that is known: no division.
+    // For a known position: no division.
     KITTENS_DEVICE static RowColumns at(uint32_t row, uint32_t first, uint32_t rows, uint32_t columns,
                                         bool aligned) {
         return {row, first / thread_columns, 0, rows, columns, aligned};
@@ -44,7 +44,7 @@ class RowColumns {
     KITTENS_DEVICE bool whole() const { return whole_; }
     KITTENS_DEVICE bool has(uint32_t i) const { return i < count_; }
 
-    // What is behind the end is 0. As memory has them: what converts them waits for the load, so all loads come before that.
+    // Elements past the end are 0. In memory format: a conversion waits for the load, so all loads are issued before it.
     KITTENS_DEVICE kittens::raw_eight<T> load_raw(const void* data, int64_t offset) const {
         auto* from = (global<const T>)data + offset + first;
         if (whole_) return *(global<const vector>)from;

@@ -8,7 +8,7 @@ namespace hipkittens {
 
 using kittens::eight;
 
-// What a lane has seen of its row: the largest value and, relative to it, the sum of e^x and of x e^x.
+// A lane's running state for its row: the largest value and, relative to it, the sum of e^x and of x e^x.
 template <bool accurate, bool with_products>
 struct OnlineSoftmax {
     float maximum = -__builtin_inff(), sum = 0, products = 0;
@@ -19,7 +19,7 @@ struct OnlineSoftmax {
     }
     KITTENS_DEVICE void rise_to(float higher) {
         const float step = maximum - offset(higher), factor = kittens::exponential<accurate>(step);
-        // Where the factor is 0 the step may be infinite.
+        // If the factor is 0, the step may be infinite.
         if (with_products) products = factor == 0 ? 0.0f : factor * __builtin_fmaf(step, sum, products);
         sum *= factor;
         maximum = higher;

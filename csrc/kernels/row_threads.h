@@ -1,4 +1,4 @@
-// kernels/row_threads.h: how many threads a launch over rows has, where each computes what row_columns.h says.
+// kernels/row_threads.h: the number of threads of a launch over rows, where each has the columns of row_columns.h.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <cstdint>
@@ -13,8 +13,8 @@ constexpr int64_t row_threads(int64_t columns) {
     return (columns + row_columns_of_thread - 1) / row_columns_of_thread;
 }
 
-// Of an operation with so many threads in a workgroup. Throws std::invalid_argument. HIP counts the threads of a grid dimension in
-// 32 bits.
+// For an operation with this many threads per workgroup. Throws std::invalid_argument. HIP counts the threads of a grid dimension
+// in 32 bits.
 inline void check_row_threads(const std::string& operation, int64_t rows, int64_t columns, int threads) {
     const int64_t largest = int64_t{UINT32_MAX} - threads;
     if (rows < 1 || columns < 1 || columns > INT32_MAX || row_threads(columns) > largest / rows)

@@ -1,11 +1,11 @@
-// kernels/sink_weight.h: a sink of attention: one more key for each head, which has a score and no value.
+// kernels/sink_weight.h: an attention sink: one additional key per head, which has a score and no value.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../tiles/tiles.h"
 
 namespace hipkittens {
 
-// What a sink of the score z adds to a sum of exponentials relative to `reference`, of base 2.
+// The contribution of a sink with score z to a sum of exponentials relative to `reference`, base 2.
 KITTENS_DEVICE float sink_weight(float z, float reference) {
     constexpr float log2_e = 1.4426950408889634f;
     return z == -__builtin_inff() ? 0.0f : kittens::exponential_base_2(__builtin_fmaf(z, log2_e, -reference));

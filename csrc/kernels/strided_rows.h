@@ -1,4 +1,4 @@
-// kernels/strided_rows.h: rows of a tensor, counted over up to three dimensions.
+// kernels/strided_rows.h: rows of a tensor, indexed over up to three dimensions.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <stdint.h>
@@ -16,7 +16,7 @@ struct StridedRows {
     int64_t outer, middle, inner;
 
     constexpr int64_t offset(uint32_t row, const RowCounts& counts) const {
-        if (counts.inner == counts.all) return row * inner;  // no division where there is one dimension
+        if (counts.inner == counts.all) return row * inner;  // no division if there is only one dimension
         const uint32_t rest = row / counts.inner;
         return rest / counts.middle * outer + rest % counts.middle * middle + row % counts.inner * inner;
     }

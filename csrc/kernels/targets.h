@@ -1,4 +1,4 @@
-// kernels/targets.h: which targets a row of variants.def is built for.
+// kernels/targets.h: the targets that a row of variants.def is built for.
 // SPDX-License-Identifier: MIT
 #pragma once
 

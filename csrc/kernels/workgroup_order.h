@@ -1,4 +1,4 @@
-// kernels/workgroup_order.h: which tile a workgroup takes, so that neighbours share L2 and LLC.
+// kernels/workgroup_order.h: which tile a workgroup takes, so that neighbors share L2 and LLC.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <stdint.h>
@@ -8,7 +8,7 @@ namespace hipkittens {
 struct TileOrder {
     uint32_t tiles_m, tiles_n;
     uint32_t xcds;         // workgroup i runs on XCD i % xcds
-    uint32_t xcd_chunk;    // consecutive tiles given to one XCD
+    uint32_t xcd_chunk;    // consecutive tiles assigned to one XCD
     uint32_t window_rows;  // tiles of one column taken before the next column: the L2 window
 };
 
@@ -17,7 +17,7 @@ struct TilePosition {
 };
 
 // XCD chunking, then windows of rows; the order of HipKittens' paper (arXiv 2511.08083, section 3.4). The
-// last incomplete round of chunks keeps its order, so the map is a permutation for every size.
+// last, incomplete round of chunks keeps its order, so the map is a permutation for every size.
 constexpr uint32_t chunked_workgroup(uint32_t workgroup, uint32_t count, uint32_t xcds, uint32_t chunk) {
     const uint32_t round = xcds * chunk;
     if (workgroup >= count / round * round) return workgroup;
@@ -25,7 +25,7 @@ constexpr uint32_t chunked_workgroup(uint32_t workgroup, uint32_t count, uint32_
     return local / chunk * round + xcd * chunk + local % chunk;
 }
 
-// Tile `index` of a grid in the order of windows: rows of a window, then its next column.
+// Tile `index` of a grid in the order of windows: the rows of a window, then its next column.
 constexpr TilePosition tile_in_windows(uint32_t index, uint32_t tiles_m, uint32_t tiles_n,
                                        uint32_t window_rows) {
     const uint32_t window = window_rows * tiles_n;

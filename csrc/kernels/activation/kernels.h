@@ -1,4 +1,4 @@
-// kernels/activation/kernels.h: the device code of each kind of rows.
+// kernels/activation/kernels.h: the device code for each kind of rows.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../activation_functions.h"
@@ -16,7 +16,7 @@ KITTENS_DEVICE RowColumns<T> columns_of(const ActivationArguments& arguments) {
             arguments.rows.all, arguments.columns, arguments.aligned != 0};
 }
 
-// What the activation is of, and the gradient at: x and other with their biases, in float32.
+// The inputs of the activation and its gradient: x and other, with their biases, in float32.
 struct Operands {
     eight gate, other;
 };

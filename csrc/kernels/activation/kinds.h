@@ -1,4 +1,4 @@
-// kernels/activation/kinds.h: what is passed to an activation, and the kinds of rows in variants.def.
+// kernels/activation/kinds.h: the arguments of an activation, and the kinds of rows in variants.def.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../activation_kind.h"
@@ -19,19 +19,19 @@ inline constexpr int threads = 256;
 
 struct ActivationArguments {
     StridedRows x;
-    StridedRows other;  // what the gate x multiplies
-    StridedRows dy;     // of the gradient alone
-    const void* bias;   // added to x, then to other: 2 columns elements of their type; of gated rows, or null
+    StridedRows other;  // multiplied by the activated gate x
+    StridedRows dy;     // for the gradient only
+    const void* bias;   // for gated rows, or null: 2 columns elements of their type, added to x, then to other
     void* result;       // y, or the gradient of x
     void* dother;
-    int64_t result_step;  // from row to row of result and dother
+    int64_t result_step;  // stride between rows of result and dother
     RowCounts rows;
     uint32_t columns;         // of y
     Divisor threads_per_row;  // columns / 8, rounded up
-    uint32_t aligned;         // every row begins on 4 bytes
+    uint32_t aligned;         // every row is 4-byte aligned
     Activation activation;
     float alpha;
-    float limit;  // of a gated row: gate <= limit, |other| <= limit
+    float limit;  // for a gated row: gate <= limit, |other| <= limit
 };
 
 template <ActivationConfig config>

@@ -1,4 +1,4 @@
-// kernels/activation/plan.h: from an activation's arguments to its launch.
+// kernels/activation/plan.h: plans the launch of an activation from its arguments.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <stdexcept>
@@ -13,7 +13,7 @@ namespace hipkittens::activation {
 // Throws std::invalid_argument.
 inline void check(int64_t rows, int64_t columns) { check_row_threads("activation", rows, columns, threads); }
 
-// Of the kind forward or backward; `threads_per_row` is decided here. Throws std::invalid_argument.
+// For the kind forward or backward; sets `threads_per_row`. Throws std::invalid_argument.
 template <class Kind>
 Launch plan(int target, ElementType element, bool gated, ActivationArguments arguments) {
     check(arguments.rows.all, arguments.columns);

@@ -1,4 +1,4 @@
-// kernels/conv/arithmetic.h: the sum of a convolution and its activation, of one channel or of several.
+// kernels/conv/arithmetic.h: the sum of a convolution and its activation, for one channel or several.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/transcendental.h"
@@ -20,7 +20,7 @@ KITTENS_DEVICE Value each_channel(Value value, const Function& function) {
         return value;
     }
 }
-// At the time of inputs[width - 1], the taps in order.
+// The sum at the time of inputs[width - 1], with the taps in order.
 template <class Lane, int width>
 KITTENS_DEVICE typename Lane::Value convolved(const typename Lane::Stored* inputs,
                                               const typename Lane::Stored (&taps)[width],

@@ -1,4 +1,4 @@
-// kernels/conv/kernels.h: the device code of each kind of rows.
+// kernels/conv/kernels.h: the device code for each kind of rows.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "tiles.h"
@@ -23,7 +23,7 @@ struct Forward {
                             arguments.sequences.slots, arguments.channels);
         if (lane.none() || lane.row >= arguments.sequences.slots) return;
         const Tile at = tile_of(arguments.sequences, lane.row);
-        // An empty sequence has a state, too.
+        // An empty sequence has a state as well.
         if (at.first > 0 && at.first >= at.length) return;
         const States& states = arguments.states;
         bool skipped = at.sequence == arguments.sequences.count;
@@ -55,7 +55,7 @@ struct Forward {
         });
     }
 
-    // Where the first of all channels would be in the result that has the lane's.
+    // The result that contains the lane's channels, with its base moved to where channel 0 would be.
     KITTENS_DEVICE static Sequenced result_of(const ForwardArguments& arguments, const Channels& lane) {
         Sequenced y = arguments.y[0];
         uint32_t first = 0;
@@ -67,7 +67,7 @@ struct Forward {
         return y;
     }
 
-    // What comes before the sequence, from its state; and its new state. One thread does both, so that what it reads is old.
+    // Loads the inputs before the sequence from its state, and stores its new state. One thread does both, so that it reads the old state.
     template <int before>
     KITTENS_DEVICE static void resume(const Channels& lane, const ForwardArguments& arguments, const Tile& at,
                                       uint32_t slot, Stored* inputs) {
@@ -86,7 +86,7 @@ struct Forward {
                 lane.store_state(states, slot, (position + time) % columns, lane.load(arguments.x, at, time));
             return;
         }
-        // Old columns move down by `shift`, and the last inputs come behind them.
+        // Old columns move down by `shift`, and the last inputs are stored after them.
         uint32_t columns = states.columns, shift = length, first = columns - before;
         if (states.accepted) {
             const int32_t given = ((global<const int32_t>)states.accepted)[at.sequence];
@@ -98,7 +98,7 @@ struct Forward {
 #pragma unroll
         for (int j = 0; j < before; ++j) inputs[j] = old(first + j);
         if (columns + 1 == before + length && length <= tile) {
-            // Of few inputs, as in decoding, all that is kept is in registers already.
+            // With few inputs, as in decoding, everything to be stored is already in registers.
 #pragma unroll
             for (int column = 0; column < before - 1 + tile; ++column)
                 if (static_cast<uint32_t>(column) < columns)
@@ -154,7 +154,7 @@ struct Backward {
                                         Value (&sums)[width + 1]) {
         constexpr int before = width - 1;
         const bool outside = at.sequence == arguments.sequences.count;
-        // The gradient of what silu takes, of the tile and of the times behind it that its inputs reach.
+        // The gradient of the input of silu, for the tile and for the times after it that depend on the tile's inputs.
         Stored inputs[tile + 2 * before], dy[tile + before];
         Value gradient[tile + before];
         lane.template load_tile<before>(arguments.x, at, inputs);
@@ -167,7 +167,7 @@ struct Backward {
                     const kittens::Sigmoid s = kittens::sigmoid<accurate>(pre);
                     return s.value * __builtin_fmaf(pre, s.rest, 1.0f);
                 });
-            // 0 times what is not finite is none.
+            // 0 times a non-finite value would not be 0.
             if (outside || at.first + i >= at.length) gradient[i] = 0.0f;
         }
 #pragma unroll
@@ -198,7 +198,7 @@ struct Reduce {
         const uint32_t position = kittens::workgroup_id_x() * threads + kittens::thread_id();
         if (position >= all) return;
         const uint32_t tap = position / arguments.channels, channel = position - tap * arguments.channels;
-        // Every 16th worker's, and then those by halves: the error of a long sum in one order would show.
+        // Every 16th worker's sum, then a tree reduction: the error of a long sum in a single order would be visible.
         constexpr int strands = 16;
         float sums[strands] = {};
         for (uint32_t first = 0; first < arguments.workers; first += strands)

@@ -1,4 +1,4 @@
-// kernels/conv/plan.h: from a causal convolution to its launches.
+// kernels/conv/plan.h: plans the launches of a causal convolution.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace plan_detail {
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// The one of most channels of a thread. aligned: every row, the weights and the states begin on 4 bytes.
+// The variant with the most channels per thread. aligned: every row, the weights and the states are 4-byte aligned.
 template <class Kind>
 const Row<Kind>& row_for(int target, ElementType element, bool channels_last, int64_t channels,
                          bool aligned) {
@@ -31,8 +31,8 @@ const Row<Kind>& row_for(int target, ElementType element, bool channels_last, in
     return *best;
 }
 
-// A row of updates, or none: of width 4 in decoding without a ring, rejected times or states that are to be zeros, where rows and
-// states begin on 4 bytes and no stride is beyond 32 bits. `together` channels have one result.
+// A row of updates, or none: for width 4 in decoding without a ring, rejected times or states to be zeroed, where rows and states
+// are 4-byte aligned and all strides fit in 32 bits. `together` channels have one result.
 inline const Row<kinds::update>* update_row(int target, ElementType element, int64_t together,
                                             const ForwardArguments& arguments) {
     const States& states = arguments.states;
@@ -43,7 +43,7 @@ inline const Row<kinds::update>* update_row(int target, ElementType element, int
     for (const int64_t stride : {arguments.x.sequence, arguments.y[0].sequence, arguments.y[1].sequence,
                                  arguments.y[2].sequence, states.slot, states.column})
         if (stride < 0 || stride > UINT32_MAX) return nullptr;
-    // Workgroups of a grid's second dimension that HIP allows; and bytes of a slot or the weights in 32 bits.
+    // HIP's limit on workgroups in the second grid dimension; and bytes of a slot or the weights must fit in 32 bits.
     constexpr int64_t most = int64_t{1} << 27;
     if (sequences.count > 65535 || arguments.channels > most || states.column > most) return nullptr;
     const int64_t unit = element == ElementType::f32 ? 1 : 2;
@@ -84,8 +84,8 @@ inline UpdateArguments update_arguments(const ForwardArguments& from) {
 
 }  // namespace plan_detail
 
-// Of sequences of one length, the tiles of each; of packed ones as many as they need wherever they begin, what is behind the last
-// one counted as one more: floor(total / tile) + their number (kernels/conv/tiles.h).
+// For sequences of one length, the tiles of each; for packed ones, enough for any beginnings, with the times after the last one
+// counted as one more sequence: floor(total / tile) + their number (kernels/conv/tiles.h).
 constexpr int64_t slots(int64_t sequences, int64_t length, bool packed) {
     return packed ? length / tile + sequences + 1 : sequences * plan_detail::divide_up(length, tile);
 }
@@ -105,7 +105,7 @@ inline void check(int64_t sequences, int64_t length, int64_t channels, int64_t w
                                     " are allowed of channels x tiles of " + std::to_string(tile) + " times");
 }
 
-// slots of the sequences is decided here, and whether rows are aligned by the caller. Throws std::invalid_argument.
+// Sets the slots of the sequences; the caller determines whether rows are aligned. Throws std::invalid_argument.
 inline Launch plan_forward(int target, ElementType element, bool channels_last, bool aligned,
                            ForwardArguments arguments) {
     Sequences& sequences = arguments.sequences;
@@ -131,8 +131,8 @@ inline Launch plan_forward(int target, ElementType element, bool channels_last, 
                      arguments);
 }
 
-// So many share the tiles of a channel: enough to fill a device and no more, since each leaves sums of its own. Depends on the
-// problem alone, so that sums do, too.
+// The number of workers that share the tiles of a channel: enough to fill a device and no more, since each stores its own
+// sums. It depends on the problem alone, so that the sums do as well.
 constexpr int64_t workers(int64_t slots, int64_t channels, bool channels_last) {
     constexpr int64_t enough_threads = int64_t{1} << 17, usual_channels = 4;  // of a thread
     const int64_t threads_of_worker =

@@ -1,4 +1,4 @@
-// kernels/conv/tiles.h: where a thread's tile is, and its elements: of one channel, or of several.
+// kernels/conv/tiles.h: the location of a thread's tile, and its elements, for one channel or several.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../row_columns.h"
@@ -11,13 +11,13 @@ using kittens::eight;
 template <class V>
 using global = __attribute__((address_space(1))) V*;
 
-// The tile of a slot: from the time `first` on of a sequence of `length` that begins at `begin`. What is behind the last packed
-// sequence has the number of one more.
+// The tile of a slot: from time `first` on in a sequence of `length` that begins at `begin`. The times after the last packed
+// sequence form one more sequence.
 struct Tile {
     uint32_t sequence, begin, length, first;
 };
 
-// Sequence s has slots from starts[s] / tile + s on, and needs no more than there are to those of the next one.
+// Sequence s has slots from starts[s] / tile + s on, and needs no more than there are up to those of the next one.
 KITTENS_DEVICE Tile tile_of(const Sequences& sequences, uint32_t slot) {
     if (!sequences.starts) {
         const uint32_t tiles = (sequences.length + tile - 1) / tile;
@@ -43,7 +43,7 @@ KITTENS_DEVICE Tile tile_of(const Sequences& sequences, uint32_t slot) {
     return {sequence, begin, end > begin ? end - begin : 0, number * tile};
 }
 
-// Calls visit with the width as a constant.
+// Calls visit with the width as a compile-time constant.
 template <int value_>
 struct Width {
     static constexpr int value = value_;
@@ -60,7 +60,7 @@ KITTENS_DEVICE void with_width(uint32_t width, const Visit& visit) {
     }
 }
 
-// Of neighbouring channels that have neighbouring columns: from vectors in the order of memory to a vector for each column.
+// For adjacent channels with contiguous columns: converts vectors in memory order to one vector per column.
 template <int channels, int columns, class Stored>
 KITTENS_DEVICE void transpose(const Stored (&in_order)[columns], Stored (&by_column)[columns]) {
 #pragma unroll
@@ -69,7 +69,7 @@ KITTENS_DEVICE void transpose(const Stored (&in_order)[columns], Stored (&by_col
         for (int c = 0; c < channels; ++c)
             by_column[j][c] = in_order[(c * columns + j) / channels][(c * columns + j) % channels];
 }
-// And back.
+// The inverse.
 template <int channels, int columns, class Stored>
 KITTENS_DEVICE void transpose_back(const Stored (&by_column)[columns], Stored (&in_order)[columns]) {
 #pragma unroll
@@ -79,12 +79,12 @@ KITTENS_DEVICE void transpose_back(const Stored (&by_column)[columns], Stored (&
             in_order[(c * columns + j) / channels][(c * columns + j) % channels] = by_column[j][c];
 }
 
-// What a thread has of each time: `channels` neighbouring ones, one where rows are times. `row` is the thread's among `rows`, which the
-// channels share.
+// What a thread has of each time: `channels` adjacent channels, or one if rows are times. `row` is the thread's row in `rows`, which
+// the channels share.
 template <ConvConfig config, int channels>
 class Lane;
 
-// Of rows of times. Neighbouring threads have neighbouring rows.
+// For rows of times. Adjacent threads have adjacent rows.
 template <ConvConfig config, int channels>
     requires(!config.channels_last)
 class Lane<config, channels> {
@@ -128,7 +128,7 @@ class Lane<config, channels> {
         if (time < 0 || time >= static_cast<int32_t>(at.length)) return static_cast<T>(0.0f);
         return ((global<const T>)of.data)[offset(of, at, time)];
     }
-    // The times of the tile, `before` ahead of it, and what `values` has room for behind it. 0 where the sequence has none.
+    // Loads the times of the tile, `before` times ahead of it, and as many after it as fit in `values`. 0 outside the sequence.
     template <int before, int count>
     KITTENS_DEVICE void load_tile(const Sequenced& of, const Tile& at, Stored (&values)[count]) const {
         const int32_t first = at.first - before;
@@ -146,7 +146,7 @@ class Lane<config, channels> {
 #pragma unroll
         for (int i = before + tile; i < count; ++i) values[i] = load(of, at, first + i);
     }
-    // value(i) at each of the tile's times.
+    // Stores value(i) at each of the tile's times.
     template <class Function>
     KITTENS_DEVICE void store_tile(const Sequenced& of, const Tile& at, const Function& value) const {
         auto* to = (global<T>)const_cast<void*>(of.data) + offset(of, at, at.first);
@@ -167,7 +167,7 @@ class Lane<config, channels> {
     KITTENS_DEVICE void store_state(const States& states, int64_t slot, uint32_t column, Stored value) const {
         ((global<T>)states.data)[state(states, slot, column)] = value;
     }
-    // The sums of all lanes, which share the channel.
+    // The sum over all lanes, which share the channel.
     KITTENS_DEVICE void store_sum(float* sums, Value value) const {
         value = kittens::sum_of_lanes(value);
         if (kittens::lane_id() == 0) ((global<float>)sums)[channel_] = value;
@@ -179,7 +179,7 @@ class Lane<config, channels> {
     }
 };
 
-// Of rows of channels, which are a whole number of threads'. Neighbouring threads have neighbouring channels.
+// For rows of channels, whose number is a multiple of a thread's. Adjacent threads have adjacent channels.
 template <ConvConfig config, int channels>
     requires(config.channels_last)
 class Lane<config, channels> {
@@ -233,7 +233,7 @@ class Lane<config, channels> {
         }
         const int32_t begin = first < 0 ? 0 : first;
         const auto* from = address(of, at, begin);
-        // Of the nearest time that there is, so that no load waits for a branch.
+        // Reads the nearest valid time, so that no load waits for a branch.
 #pragma unroll
         for (int i = 0; i < count; ++i) {
             const int32_t time = first + i, there = time < begin ? begin : time > last ? last : time;

@@ -1,4 +1,4 @@
-// kernels/conv/update.h: sequences that go on by one time, each lane with neighbouring channels of one of them.
+// kernels/conv/update.h: sequences that continue by one time step; each lane has adjacent channels of one of them.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/global_layout.h"
@@ -17,24 +17,24 @@ struct Update {
     static constexpr uint32_t size = sizeof(T);
     static constexpr bool accurate = !kittens::is_16bit<T>;
     static constexpr int threads = update_threads, waves_per_simd = 8, lds_bytes = 0;
-    // The columns of the states that are before the time.
+    // The columns of the states that precede the time.
     static constexpr int before = update_width - 1, beyond = columns - before;
 
     KITTENS_DEVICE static Value widened(Stored value) { return __builtin_convertvector(value, Value); }
 
-    // Nothing that a load waits for is in memory but the slot: with few sequences a step is as long as its latencies.
+    // Apart from the slot, no load depends on another one: with few sequences, a step takes as long as its latencies.
     KITTENS_DEVICE static void run(const UpdateArguments& arguments) {
         const uint32_t sequence = kittens::workgroup_id_y();
         const uint32_t first = (kittens::workgroup_id_x() * threads + kittens::thread_id()) * channels;
         if (first >= arguments.channels) return;
         uint32_t slot = sequence;
         bool exists = true;
-        // As likely as not, so that neither side is far away, where it would have to be fetched.
+        // Marked as equally likely, so that neither side is placed far away, where it would have to be fetched.
         if (__builtin_expect_with_probability(arguments.slots != nullptr, true, 0.5)) {
             slot = ((global<const int32_t>)arguments.slots)[sequence];
             exists = slot < arguments.count;
         }
-        // Columns of the state, and the input behind them.
+        // Columns of the state, followed by the input.
         const auto* states = static_cast<const T*>(arguments.states) + uint64_t{slot} * arguments.slot;
         const kittens::buffer state = or_empty(states, exists, kittens::largest_buffer);
         Stored inputs[columns + 1];
@@ -47,12 +47,12 @@ struct Update {
         for (int i = 0; i < update_width; ++i) weight[i] = own_weight[i];
         const auto bias = kittens::buffer_load<Stored>(
             or_empty(arguments.bias, arguments.bias, arguments.channels * size), first * size);
-        // While the loads are under way.
+        // While the loads are in flight.
         global<T> to = result(arguments, sequence, first);
         kittens::materialize(to);
         const bool silu = arguments.silu;
         store_state(arguments, state, first, inputs);
-        // Widened before they are put in the order of columns, which costs nothing then.
+        // Widened before they are rearranged by columns, which is then free.
         Value in_order[update_width], taps[update_width];
 #pragma unroll
         for (int j = 0; j < update_width; ++j) in_order[j] = widened(weight[j]);
@@ -66,20 +66,20 @@ struct Update {
     }
 
   private:
-    // From an address that all lanes have, `offset` elements of fewer than 2^32 bytes: plan.h.
+    // From an address shared by all lanes, at `offset` elements, less than 2^32 bytes: plan.h.
     KITTENS_DEVICE static global<const vector> at(const T* from, uint32_t offset) {
         return (global<const vector>)((global<const char>)from + offset * size);
     }
-    // Without a branch: loads from an empty buffer give 0, and stores to it change nothing.
+    // Without a branch: loads from an empty buffer return 0, and stores to it are dropped.
     KITTENS_DEVICE static kittens::buffer or_empty(const void* data, bool exists, uint32_t bytes) {
         return {static_cast<const char*>(data), exists ? bytes : 0};
     }
-    // In bytes of a slot: of the i-th vector of a lane, which is a column or the next of those in the order of memory.
+    // Bytes into a slot: of the i-th vector of a lane, which is a column, or the next vector in memory order.
     KITTENS_DEVICE static uint32_t offset(const UpdateArguments& arguments, uint32_t first, int i) {
         return config.channels_last ? (first + i * arguments.column) * size
                                     : (first * columns + i * channels) * size;
     }
-    // The first column of more than are before the time is left out.
+    // If there are more columns than precede the time, the first one is skipped.
     KITTENS_DEVICE static void load_state(const UpdateArguments& arguments, kittens::buffer state,
                                           uint32_t first, Stored (&inputs)[columns + 1]) {
         constexpr int none = config.channels_last ? beyond : 0;
@@ -102,7 +102,7 @@ struct Update {
             kittens::buffer_store(config.channels_last ? next[i] : in_order[i], state,
                                   offset(arguments, first, i));
     }
-    // Where the lane's channels of the result are.
+    // The location of the lane's channels in the result.
     KITTENS_DEVICE static global<T> result(const UpdateArguments& arguments, uint32_t sequence,
                                            uint32_t first) {
         void* y = arguments.y[0];

@@ -7,7 +7,7 @@
 
 namespace hipkittens::delta_rule {
 
-// Of 8 channels of a row, over the rows of its block of 16: e to the sums of logarithms up to it, and of those behind it.
+// For 8 channels of a row, within its block of 16 rows: e to the sum of logarithms up to the row, and to that of the rows after it.
 struct BlockDecays {
     kittens::eight here, behind;
 
@@ -19,7 +19,7 @@ struct BlockDecays {
 #pragma unroll
         for (int e = 0; e < 8; ++e) here[e] = decay(here[e]), behind[e] = decay(behind[e]);
     }
-    // Of the row `distance` before, or behind; 0 beside the block (DPP row_shr, row_shl).
+    // The value of the row `distance` before, or after; 0 outside the block (DPP row_shr, row_shl).
     template <int distance>
     KITTENS_DEVICE static float from_above(float value) {
         return kittens::moved_or_zero<0x110 + distance>(value);
@@ -28,7 +28,7 @@ struct BlockDecays {
     KITTENS_DEVICE static float from_below(float value) {
         return kittens::moved_or_zero<0x100 + distance>(value);
     }
-    // From `distance` rows to twice as many.
+    // Extends the sums from `distance` rows to twice as many.
     template <int distance>
     KITTENS_DEVICE void extend() {
 #pragma unroll
@@ -39,7 +39,7 @@ struct BlockDecays {
     }
 };
 
-// Of each block of a chunk and some channels, in LDS: the block's decay, and the parts of the sum of its logarithms.
+// Per block of a chunk, for some channels, in LDS: the block's decay, and the parts of the sum of its logarithms.
 struct BlockTotals {
     using eight = kittens::eight;
     enum class Total { decay, coarse, fine };
@@ -60,7 +60,7 @@ struct BlockTotals {
         result.hi = kittens::lds_read<four>(at(which, block) + 16);
         return result;
     }
-    // By the block's wave, of the rows' BlockDecays::here and logarithms.
+    // Called by the wave of the block, with BlockDecays::here of its rows and their logarithms.
     KITTENS_DEVICE void share(int block, eight here, eight logarithms) const {
         eight coarse, fine;
 #pragma unroll

@@ -1,4 +1,4 @@
-// kernels/delta_rule/channel_prepare.h: what a chunk needs and no state, where channels have decays.
+// kernels/delta_rule/channel_prepare.h: the state-independent part of a chunk, for decays per channel.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "block_decays.h"
@@ -7,12 +7,12 @@
 
 namespace hipkittens::delta_rule {
 
-// A workgroup for a chunk of one value head, and a wave for each block of 16 of its rows; 32 channels at a time, of which a lane has 8 of
-// row lane % 16. e^(gamma_i - gamma_j) is never made of that difference, in which large sums would cancel, and none of its exponents is
-// positive. Between blocks it is the product of the decays up to row i, of the blocks between, and of those behind row j (S. Yang and
-// others, Gated Linear Attention Transformers, 2024, has a form in sub-blocks, too); within one k_j passes from row to row and takes
-// each one's decay. What the state is multiplied by is e to one sum of all the chunk's logarithms: where little is added to a state,
-// the roundings of such a product would be its error.
+// One workgroup per chunk of one value head, and one wave per block of 16 of its rows. 32 channels are processed at a time, of which a
+// lane has 8 of row lane % 16. e^(gamma_i - gamma_j) is never computed from that difference, in which large sums would cancel, and none
+// of the exponents is positive. Between blocks it is the product of the decays up to row i, of the blocks between, and of those after row
+// j (S. Yang and others, Gated Linear Attention Transformers, 2024, also has a form with sub-blocks); within a block, k_j is passed from
+// row to row and multiplied by the decay of each. The factor of the state is e to a single sum of all the chunk's logarithms: where
+// little is added to a state, the roundings of a product of decays would be its error.
 template <PrepareConfig config>
 struct ChannelPrepare {
     using T = typename element_of<config.element>::value;
@@ -20,8 +20,8 @@ struct ChannelPrepare {
     static constexpr int tiles = system_tiles, threads = 64 * tiles, waves_per_simd = sizeof(T) == 4 ? 1 : 2;
     static constexpr int step_channels = BlockTotals::channels, steps = config.key / step_channels;
 
-    // A step has keys times the decays behind them, as operands; a block's totals; keys times the decays to the chunk's end, turned.
-    // Behind the last one is the system, and the scores of blocks of the diagonal.
+    // A step has keys times the decays after them, as operands; a block's totals; and keys times the decays to the end of the chunk,
+    // transposed. After the last step, the space holds the system, and the scores of diagonal blocks.
     using Turned = SharedRows<T, chunk_tokens>;
     static constexpr int fragment_bytes = 8 * static_cast<int>(sizeof(T)), lanes = kittens::wave_lanes,
                          shared_keys = tiles * parts<T> * lanes * fragment_bytes,
@@ -186,13 +186,13 @@ struct ChannelPrepare {
                     near_keys[distance] = __builtin_fmaf(keys[e], above[e], near_keys[distance]);
                     near_queries[distance] = __builtin_fmaf(queries[e], above[e], near_queries[distance]);
                 }
-                // Or the rows of all distances would wait in registers for these sums.
+                // Otherwise the rows of all distances would be kept in registers until these sums are computed.
                 kittens::materialize(near_keys[distance]);
                 kittens::materialize(near_queries[distance]);
             }
             kittens::barrier();
 
-            // From the block before the wave's back to the chunk's first.
+            // From the block before the wave's back to the first one of the chunk.
             eight since = block.here, left = block.behind;
 #pragma unroll
             for (int n = 0; n < tiles - 1; ++n) {
@@ -223,7 +223,7 @@ struct ChannelPrepare {
                 store(ScaledRows::kept_keys, matrix_element(step_channels * step + key_row, token), n,
                       turned(n).read(key_row, token));
         }
-        // The system takes the place of the last step's keys.
+        // The system replaces the keys of the last step.
         kittens::barrier();
 
         const ChunkMatrices<T> matrices(arguments.matrices, 2, place);
@@ -232,7 +232,7 @@ struct ChannelPrepare {
         for (int distance = 0; distance < 16; ++distance) {
             const float of_key = sum_of_quarters(near_keys[distance]),
                         of_query = sum_of_quarters(near_queries[distance]);
-            // Rows above the first are the block's last ones, and what they give is above the diagonal.
+            // Rows above the first one wrap to the last ones of the block, and their results are above the diagonal.
             const bool is_above = distance <= column;
             const int other = (column - distance) & 15;
             if (quarter == distance % 4) {
@@ -245,7 +245,7 @@ struct ChannelPrepare {
                        kittens::lds_read<four>(scores + (column * scores_pitch + 4 * quarter) * 4));
 #pragma unroll
         for (int n = 0; n < tiles - 1; ++n) {
-            // Of the others a wave has products with those before it, and zeros above the diagonal.
+            // For the other blocks, a wave has products with the preceding ones, and zeros above the diagonal.
             const int other = n < wave ? wave - 1 - n : n + 1;
             const four values = n < wave ? of_keys[n] * beta : four(0.0f);
             if (n < wave)

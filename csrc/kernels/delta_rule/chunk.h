@@ -1,4 +1,4 @@
-// kernels/delta_rule/chunk.h: where a chunk's rows are, and its matrices in LDS and in memory.
+// kernels/delta_rule/chunk.h: the location of a chunk's rows, and its matrices in LDS and in memory.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/convert.h"
@@ -17,7 +17,7 @@ using global = __attribute__((address_space(1))) T*;
 
 struct Span {
     uint32_t sequence;
-    int64_t first;  // token, from its sequence's stride on
+    int64_t first;  // token, relative to the sequence's stride
     int64_t tokens;
 };
 KITTENS_DEVICE Span span_of(const Sequences& sequences, uint32_t sequence) {
@@ -31,13 +31,13 @@ KITTENS_DEVICE uint32_t first_chunk(const Chunks& chunks, uint32_t sequence) {
     return static_cast<uint32_t>(((global<const int32_t>)chunks.sequences.starts)[sequence]) / chunk_tokens +
            sequence;
 }
-// The rows of a chunk: none where a number belongs to no chunk.
+// The rows of a chunk: none if the index belongs to no chunk.
 KITTENS_DEVICE Span rows_of_chunk(const Chunks& chunks, uint32_t number) {
     uint32_t sequence = 0;
     if (!chunks.sequences.starts) {
         sequence = chunks.per_sequence.quotient(number);
     } else {
-        // The last sequence whose first chunk is not behind this one.
+        // The last sequence whose first chunk is at or before this one.
         uint32_t past = chunks.sequences.count;
         while (past - sequence > 1) {
             const uint32_t middle = (sequence + past) / 2;
@@ -55,7 +55,7 @@ KITTENS_DEVICE Span rows_of_chunk(const Chunks& chunks, uint32_t number) {
     return span;
 }
 
-// The rows of one head from token `first` on. What is masked is read beyond the end, as zero.
+// The rows of one head from token `first` on. Masked elements are read past the end, as zero.
 template <class T>
 struct HeadView {
     kittens::buffer memory;
@@ -77,11 +77,11 @@ KITTENS_DEVICE fragment<T> load_fragment(kittens::buffer memory, uint32_t offset
     return kittens::load_raw_at<T>(memory, offset);
 }
 
-// e^x of a difference of sums of logarithms, which is not positive.
+// e^x for a difference of sums of logarithms, which is not positive.
 KITTENS_DEVICE float decay(float x) { return kittens::exponential<true>(x); }
 
-// Rows in LDS, of which 16 lanes read 8 neighbours each: vectors of 16 bytes exchange places by their row, so that rows that
-// are read at once lie in different banks.
+// Rows in LDS, of which 16 lanes read 8 adjacent elements each: 16-byte vectors are permuted depending on their row, so that
+// rows that are read at the same time are in different banks.
 template <class T, int pitch>
 struct SharedRows {
     static constexpr int bytes_of_row = pitch * static_cast<int>(sizeof(T)), slots = bytes_of_row / 16;
@@ -111,8 +111,8 @@ struct SharedRows {
             kittens::lds_write(four(values.hi), at(row, column + 4));
         }
     }
-    // Columns column .. + 7 of row `row` as rows of one column. Lanes of neighbouring rows exchange halves where two elements share
-    // a bank.
+    // Writes columns column .. + 7 of row `row` transposed, one to each row. Lanes of adjacent rows exchange halves where two
+    // elements share a bank.
     KITTENS_DEVICE void write_transposed(int row, int column, fragment<T> values) const {
         if constexpr (kittens::is_16bit<T>) {
             const bool is_odd = row % 2;
@@ -137,7 +137,7 @@ struct SharedRows {
     }
 };
 
-// Rows of floats as sums.
+// Rows of floats stored as sums.
 template <class T, int rows, int pitch>
 struct SharedSums {
     using Rows = SharedRows<T, pitch>;
@@ -170,19 +170,19 @@ struct SharedSums {
     }
 };
 
-// What prepare leaves of a chunk besides factors.
+// The matrices of a chunk that prepare stores in addition to factors.
 enum class ChunkMatrix { inverse, scores, inverse_transposed, scores_transposed };
 template <class T>
 inline constexpr uint32_t matrix_bytes = chunk_tokens * chunk_tokens * parts<T> * sizeof(T);
 
-// The 8 elements that a lane of wave row / 16 has of 32 columns are neighbours, and so are the lanes: an operand is one stretch.
+// The 8 elements that a lane of wave row / 16 has of 32 columns are contiguous, and so are the lanes: an operand is one contiguous block.
 template <int columns = chunk_tokens>
 KITTENS_DEVICE constexpr int matrix_element(int row, int column) {
     const int lane = column % 32 / 8 * 16 + row % 16;
     return ((row / 16 * (columns / 32) + column / 32) * kittens::wave_lanes + lane) * 8 + column % 8;
 }
 
-// Elements column .. + 7 of a row. The matrix's parts have `elements` each.
+// Elements column .. + 7 of a row. Each part of the matrix has `elements` elements.
 template <class T, int columns>
 KITTENS_DEVICE Sum<T, 8> load_matrix_element(kittens::buffer memory, uint32_t elements, int row, int column,
                                              uint32_t first = 0) {
@@ -194,7 +194,7 @@ KITTENS_DEVICE Sum<T, 8> load_matrix_element(kittens::buffer memory, uint32_t el
     return sum;
 }
 
-// Rows first_row .. of a matrix of `columns` as operands. `first`: of the matrix in memory; its parts have `elements` each.
+// Rows first_row .. of a matrix with `columns` columns, as operands. `first`: of the matrix in memory; its parts have `elements` each.
 template <class T, int columns>
 KITTENS_DEVICE void load_matrix_rows(Sum<T, 8> (&to)[columns / 32], kittens::buffer memory, uint32_t first,
                                      uint32_t elements, int first_row) {
@@ -208,13 +208,13 @@ KITTENS_DEVICE void load_matrix_rows(Sum<T, 8> (&to)[columns / 32], kittens::buf
         }
 }
 
-// Rows 16 w .. of one of prepare's, of wave w, as a left operand. Nothing behind the last chunk, which is read as zeros.
+// Rows 16 w .. of one of prepare's matrices, for wave w, as a left operand. Past the last chunk nothing is loaded, and zeros are read.
 template <class T>
 struct MatrixRows {
     Sum<T, 8> columns[chunk_tokens / 32];
 
-    // `memory`: of the chunk's matrices. Above the diagonal, of those that are not transposed, or below it halves of rows are zeros,
-    // which are not read.
+    // `memory`: the matrices of the chunk. Half rows above the diagonal (below it for transposed matrices) are zero and are not
+    // read.
     KITTENS_DEVICE void load(kittens::buffer memory, ChunkMatrix which, int first_row) {
         const bool is_lower = which == ChunkMatrix::inverse || which == ChunkMatrix::scores;
         const int lane = kittens::lane_id();
@@ -229,7 +229,7 @@ struct MatrixRows {
     }
 };
 
-// Factors of the rows that a lane has in either layout of an accumulator: its own row, and four neighbours.
+// Factors of the rows that a lane has in either layout of an accumulator: its own row, and four adjacent ones.
 struct LaneFactors {
     four own, of_rows[4];  // RowFactors
     float last;            // log_decay of the chunk
@@ -247,7 +247,7 @@ struct LaneFactors {
     }
 };
 
-// Four tokens first_row + 4 (lane / 16) .. of the lane's column: as dwords, since joining two elements would wait for them.
+// Four tokens first_row + 4 (lane / 16) .. of the lane's column: as dwords, since joining two elements would wait for the loads.
 template <class T>
 struct ColumnLoads {
     uint32_t words[4];
@@ -262,7 +262,7 @@ struct ColumnLoads {
                 view.offset(token, kittens::is_16bit<T> ? column & ~1u : column, is_there && token < tokens));
         }
     }
-    // Of rows that end with their buffer.
+    // For rows that end with their buffer.
     template <class Rows>
     KITTENS_DEVICE void load(const Rows& rows, kittens::buffer memory, int first_row, uint32_t column) {
 #pragma unroll
@@ -271,7 +271,7 @@ struct ColumnLoads {
                 memory, rows.offset(first_row + kittens::lane_id() / 16 * 4 + e,
                                     kittens::is_16bit<T> ? column & ~1u : column));
     }
-    // column: even of all lanes whose number is.
+    // column must be even in exactly the lanes with an even index.
     KITTENS_DEVICE T element(int e) const {
         if constexpr (kittens::is_16bit<T>)
             return __builtin_bit_cast(

@@ -1,4 +1,4 @@
-// kernels/delta_rule/chunk_inverse.h: the inverse of a chunk's system, and where matrices of chunks are stored.
+// kernels/delta_rule/chunk_inverse.h: the inverse of a chunk's system, and where the matrices of chunks are stored.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "chunk.h"
@@ -11,19 +11,19 @@ KITTENS_DEVICE float sum_of_quarters(float x) {
     return x + kittens::exchange_32(x);
 }
 
-// A chunk's system in LDS, of which there is nothing above the base tiles of the diagonal. Rows have floats more than elements, and so has
-// every second row of tiles, so that what is read at once lies in different banks.
+// A chunk's system in LDS, without the part above the base tiles of the diagonal. Rows are padded, and so is every second row of tiles, so
+// that elements that are read at the same time are in different banks.
 inline constexpr int system_tiles = chunk_tokens / 16;
 constexpr int system_pitch(int tile) { return 16 * tile + 20; }
 constexpr int system_start(int tile) { return 128 * tile * (tile - 1) + 320 * tile + 24 * ((tile + 1) / 2); }
 inline constexpr int system_bytes =
     (system_start(system_tiles - 1) + 16 * system_pitch(system_tiles - 1)) * 4;
-// The byte of an element of row 16 tile + row.
+// The byte offset of an element in row 16 tile + row.
 constexpr int system_byte(int tile, int row, int column) {
     return (system_start(tile) + row * system_pitch(tile) + column) * 4;
 }
 
-// One chunk's of PrepareArguments::matrices.
+// The part of PrepareArguments::matrices that belongs to one chunk.
 template <class T>
 struct ChunkMatrices {
     global<T> first;
@@ -32,8 +32,8 @@ struct ChunkMatrices {
     KITTENS_DEVICE ChunkMatrices(void* all, uint32_t matrices_of_chunk, int64_t place)
         : first((global<T>)all + place * (matrices_of_chunk * matrix_bytes<T> / sizeof(T))),
           of_chunk(matrices_of_chunk) {}
-    // A lane's part of base tile (i, j): row 16 i + lane % 16 and columns 16 j + 4 (lane / 16) .. + 3. What no triangle's reader reads
-    // (MatrixRows) is not written.
+    // A lane's part of base tile (i, j): row 16 i + lane % 16 and columns 16 j + 4 (lane / 16) .. + 3. Elements that no reader of
+    // triangular matrices (MatrixRows) reads are not written.
     KITTENS_DEVICE void store(ChunkMatrix which, int i, int j, four values) const {
         if (i < j / 2 * 2) return;
         const Sum<T, 4> sum(values);
@@ -51,14 +51,14 @@ struct ChunkMatrices {
     }
 };
 
-// T = (I + A)^-1 of the A that is below the diagonal of `system`, where blocks of T take the place of A's. For one wave.
+// T = (I + A)^-1 for the A below the diagonal of `system`, where blocks of T overwrite those of A. Executed by one wave.
 //
-// (I + A) T = I by forward substitution: its rounding errors are those of a right side, which T damps as it does values. Those of
-// T (I + A) = I would be added to T itself, and with keys that are equal and rates near 2 they are all that is left of a state.
+// (I + A) T = I by forward substitution: its rounding errors act like errors of a right-hand side, which T damps like values.
+// Those of T (I + A) = I would be added to T itself, and with equal keys and rates near 2 they are all that remains of a state.
 template <class T>
 KITTENS_DEVICE void store_inverse(kittens::shared_byte* system, const ChunkMatrices<T>& matrices) {
     const int column = kittens::lane_id() % 16, quarter = kittens::lane_id() / 16;
-    // The blocks of the diagonal: each lane a column of one of them.
+    // The diagonal blocks: each lane has a column of one of them.
     {
         auto* block = system + system_byte(quarter, 0, 16 * quarter);
         const int row_bytes = system_pitch(quarter) * 4;
@@ -74,7 +74,7 @@ KITTENS_DEVICE void store_inverse(kittens::shared_byte* system, const ChunkMatri
 #pragma unroll
         for (int i = 0; i < 16; ++i) kittens::lds_write(of_column[i], block + i * row_bytes + column * 4);
     }
-    // Neighbours of a row of a block, as a left operand has them and memory takes them; and of a column, as a right one and results.
+    // Adjacent elements of a row of a block, as in a left operand and in memory; and of a column, as in a right operand and in results.
     const auto of_row = [&](int i, int j) {
         return kittens::lds_read<four>(system + system_byte(i, column, 16 * j + 4 * quarter));
     };

@@ -5,15 +5,15 @@
 
 namespace hipkittens::delta_rule {
 
-// With Scan's and Reverse's names, q and k as unit vectors where they are normalized, E_ij = e^(gamma_i - gamma_j) for i >= j,
+// With the notation of Scan and Reverse, q and k as unit vectors if they are normalized, E_ij = e^(gamma_i - gamma_j) for i >= j,
 // e = e^gamma, l = e^(gamma_C - gamma), and from Y = T^T dV', dW = -dV' S^T and V' = T (beta V) - W S:
 //     Z = scale tril(dO V'^T) E,  N = -tril_strict(Y V'^T) E,  X = -Y S^T,  U = N K,  R = (beta N)^T K
 //     dQ = scale e (dO S^T) + Z K,  dK = Z^T Q + l (V' dS^T) + beta e X + beta U + R
 //     dbeta = e (X . K) + Y . V + U . K
 //     dgamma = Q . dQ - K . (Z^T Q + l (V' dS^T)) + beta e (X . K) + beta (U . K) - R . K
-// where . is the sum over a row; the last row's dgamma has e_C <S, dS> + sum K . l (V' dS^T) besides, and dg is the sum of dgamma
-// from its row on. One workgroup for a chunk of one value head; in an accumulator a lane has four neighbours of row
-// 16 w + lane % 16.
+// where . is the sum over a row. The last row's dgamma also has e_C <S, dS> + sum K . l (V' dS^T), and dg is the sum of dgamma
+// from its row on. One workgroup per chunk of one value head; in an accumulator, a lane has four adjacent elements
+// of row 16 w + lane % 16.
 template <PrepareConfig config>
 struct Gradient {
     using T = typename element_of<config.element>::value;
@@ -24,7 +24,7 @@ struct Gradient {
     using Transposed = SharedRows<T, chunk_tokens>;
     static constexpr int lds_bytes = 2 * Scores::bytes + config.key * Transposed::bytes_of_row;
 
-    // Eight neighbours of a row of floats, as a sum.
+    // Eight adjacent elements of a row of floats, as a sum.
     KITTENS_DEVICE static kittens::eight load_floats(kittens::buffer memory, uint32_t element,
                                                      bool is_there) {
         return kittens::widened(kittens::load_raw_at<float>(memory, is_there ? element * 4 : ~uint32_t{255}));
@@ -96,8 +96,8 @@ struct Gradient {
                     query[t] = add_product<T>(state, own_dout, query[t]);
                     solved[t] = add_product<T>(state, own_y, solved[t]);
                     key[t] = add_product<T>(dstate, own_change, key[t]);
-                    // By all waves alike: behind a branch the compiler counts too few wait states for the products before
-                    // it (synccheck finds them).
+                    // Executed by all waves: after a branch, the compiler would count too few wait states for the
+                    // products before it (synccheck finds this).
 #pragma unroll
                     for (int e = 0; e < 8; ++e) of_states = __builtin_fmaf(wide[e], dwide[e], of_states);
                 }
@@ -167,7 +167,7 @@ struct Gradient {
                                           sum = dot(load_four(view, t, factor), of[t], sum);
                                       return sum_of_quarters(sum);
                                   };
-        // of: the gradient of a row of unit vectors, and `sum` with them.
+        // of: the gradient with respect to a row of unit vectors; `sum`: its dot product with that row.
         const auto store_as = [&](auto type, const TokenHeads& to, const HeadView<T>& view, float factor,
                                   const four(&of)[key_tiles], float sum) KITTENS_INLINE {
             using Result = decltype(type);
@@ -189,7 +189,7 @@ struct Gradient {
             else
                 store_as(T(), to, view, factor, of, sum);
         };
-        // What is finished leaves its registers before the next sums take theirs.
+        // Finished results leave their registers before the next sums use them.
         four rest[key_tiles];
 #pragma unroll
         for (int t = 0; t < key_tiles; ++t) {
@@ -223,7 +223,7 @@ struct Gradient {
         kittens::barrier();
         turn(q);
         kittens::barrier();
-        // Of the keys: first what the decay of the state behind the chunk takes part in.
+        // The keys: first the part that is affected by the decay of the state after the chunk.
         float of_last = 0;
 #pragma unroll
         for (int t = 0; t < key_tiles; ++t) {
@@ -246,7 +246,7 @@ struct Gradient {
         const float dgamma =
             query_sum - key_sum + beta * kept * solved_sum + beta * correction_sum - opposite_sum;
 
-        // What the waves have apart, in the place of the scores.
+        // Per-wave values, stored in the space of the scores.
         kittens::barrier();
         if (quarter == 0) kittens::lds_write(dgamma, lds + row * 4);
         of_last = kittens::sum_of_lanes(of_last);

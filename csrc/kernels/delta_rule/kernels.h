@@ -1,4 +1,4 @@
-// kernels/delta_rule/kernels.h: the device code of each kind of rows.
+// kernels/delta_rule/kernels.h: the device code for each kind of rows.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "channel_prepare.h"

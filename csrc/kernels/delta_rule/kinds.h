@@ -1,4 +1,4 @@
-// kernels/delta_rule/kinds.h: what is passed to gated delta rules, and the kinds of rows in variants.def.
+// kernels/delta_rule/kinds.h: the arguments of gated delta rules, and the kinds of rows in variants.def.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../divisor.h"
@@ -7,28 +7,28 @@
 
 namespace hipkittens::delta_rule {
 
-// Each value head has a state S (key x value), and each of its tokens, in order,
+// Each value head has a state S (key x value), and for each of its tokens, in order,
 //     S <- e^g S,  d = beta (v - S^T k),  S <- S + k d^T,  o = scale S^T q
-// (S. Yang, J. Kautz, A. Hatamizadeh, Gated Delta Networks, 2024). Value head i has the query and the key of head i / group. Where
-// channels have decays, g has an element for each key, and row i of S is multiplied by e^g_i (Kimi Linear, 2025).
+// (S. Yang, J. Kautz, A. Hatamizadeh, Gated Delta Networks, 2024). Value head i uses the query and key of head i / group. With
+// decays per channel, g has an element for each key, and row i of S is multiplied by e^g_i (Kimi Linear, 2025).
 enum class Decay { head, channel };
 
-// Strides in elements: from sequence to sequence (0 where sequences are packed), from token to token, from head to head.
+// Strides in elements: between sequences (0 if sequences are packed), tokens and heads.
 struct TokenHeads {
     const void* data;
     int64_t sequence, token, head;
 };
 
-// One state for each slot and value head. Of step: four neighbours begin on the alignment of their vector, and are all there or not.
+// One state per slot and value head. For step: four adjacent elements have the alignment of their vector, and are all present or all absent.
 struct States {
-    void* data;  // null: zeros before every sequence, and nothing is kept
+    void* data;  // null: zeros before every sequence, and no state is stored
     int64_t slot, head, key, value;
 };
 
 struct Sequences {
-    const int32_t* starts;  // null: of one length. Else where each packed one begins, and the last one ends
+    const int32_t* starts;  // null: one length. Otherwise where each packed one begins, and where the last one ends
     uint32_t count;
-    uint32_t length;  // of each; unused where they are packed
+    uint32_t length;  // of each; unused if they are packed
 };
 
 // A workgroup takes `step_values` columns of a state through all tokens of its sequence, and each of its waves `step_keys` rows.
@@ -37,24 +37,24 @@ inline constexpr int step_values = 32, step_keys = 32;
 struct StepConfig {
     ElementType element;
     ElementType state;
-    int key;              // largest
-    bool value_by_value;  // a state's keys are neighbours in memory; else its values
+    int key;              // largest supported
+    bool value_by_value;  // a state's keys are contiguous in memory; otherwise its values
 };
 constexpr int step_threads(const StepConfig& config) { return 64 * config.key / step_keys; }
 
 struct StepArguments {
-    // What the first addresses are made of: it comes in registers as far as they go (kernels.h), and the rest in few lines of memory,
-    // with what only results need behind it.
+    // The arguments that the first addresses depend on come first: as many as fit arrive in registers (kernels.h), and the rest
+    // occupies few cache lines of memory, followed by arguments that only results need.
     Divisor slices, heads;
     Sequences sequences;
     Divisor group;
     TokenHeads k, q, v, g, beta;
-    // Null: g is ln of the decay. Else g is x of the decay exp(-exp(a_log) softplus(x + dt_bias)), or of channels, with a lower_bound
-    // below 0, exp(lower_bound sigmoid(exp(a_log) (x + dt_bias))).
-    const float* a_log;    // of each head
-    const float* dt_bias;  // with a_log; of each head, or of each of its channels
-    // [sequence][slots_per_sequence]: the slots of each sequence's state; null: its number. With more than one the state after
-    // token t goes to slot t, and the sequence continues that of token accepted - 1. What is out of range: no slot.
+    // Null: g is ln of the decay. Otherwise g is x of the decay exp(-exp(a_log) softplus(x + dt_bias)) or, for channels with a
+    // negative lower_bound, exp(lower_bound sigmoid(exp(a_log) (x + dt_bias))).
+    const float* a_log;    // per head
+    const float* dt_bias;  // with a_log; per head, or per channel of each head
+    // [sequence][slots_per_sequence]: the slots of each sequence's state; null: the index of the sequence. With more than one, the state
+    // after token t is written to slot t, and the sequence continues that of token accepted - 1. Out-of-range values mean no slot.
     const int32_t* slots;
     const int32_t* accepted;  // null: 1
     States initial;
@@ -68,29 +68,29 @@ struct StepArguments {
     States final;
 };
 
-// Tokens that become matrix products together.
+// Tokens that are processed together as matrix products.
 inline constexpr int chunk_tokens = 64;
 
-// What prepare leaves of a row of a chunk. The factors are those that make q and k unit vectors, or 1.
+// The values that prepare stores per row of a chunk. The factors are those that make q and k unit vectors, or 1.
 struct RowFactors {
     float log_decay;  // sum of g from the chunk's first row to this one
     float beta, key, query;
 };
 
-// The chunks of a sequence have numbers that follow each other; of packed ones, floor(start / chunk_tokens) + sequence is the first.
+// The chunks of a sequence have consecutive indices; for packed ones, the first is floor(start / chunk_tokens) + sequence.
 struct Chunks {
     Sequences sequences;
-    Divisor per_sequence;  // of sequences of one length
-    uint32_t count;        // an upper bound where they are packed
+    Divisor per_sequence;  // for sequences of one length
+    uint32_t count;        // an upper bound if they are packed
 };
 
 struct PrepareConfig {
     ElementType element;
-    int key;  // largest
+    int key;  // largest supported
 };
 
-// Of every chunk and value head: T = (I + A)^-1 with A_ij = beta_i k_i.k_j e^(gamma_i - gamma_j) for i > j, and P_ij =
-// q_i.k_j e^(gamma_i - gamma_j) for i >= j, where gamma is log_decay; both as sums: of 16-bit elements what they are rounded to, and the rounded rest.
+// For every chunk and value head: T = (I + A)^-1 with A_ij = beta_i k_i.k_j e^(gamma_i - gamma_j) for i > j, and P_ij =
+// q_i.k_j e^(gamma_i - gamma_j) for i >= j, where gamma is log_decay; both as sums: for 16-bit elements, the rounded value and the rounded rest.
 struct PrepareArguments {
     TokenHeads q, k;
     TokenHeads g, beta;   // float32
@@ -105,8 +105,8 @@ struct PrepareArguments {
     uint32_t padding;
 };
 
-// What channel_prepare leaves for scans, with e^gamma of channel c and row i the product of its decays from the chunk's first row on:
-// the rows e^gamma q and e^gamma k, and e^(gamma_C - gamma) k with a row for each key; all as sums.
+// The results of channel_prepare for scans, where e^gamma of channel c and row i is the product of its decays from the chunk's first
+// row on: the rows e^gamma q and e^gamma k, and e^(gamma_C - gamma) k with one row per key; all as sums.
 enum class ScaledRows { queries, keys, kept_keys };
 struct ChannelOperands {
     void*
@@ -114,12 +114,12 @@ struct ChannelOperands {
     float* decays;  // [chunk][head][the row's key]: e^gamma_C
 };
 
-// T and P of channels: A_ij = beta_i sum over c of k_ic k_jc e^(gamma_ic - gamma_jc), P likewise.
+// T and P for channels: A_ij = beta_i sum over c of k_ic k_jc e^(gamma_ic - gamma_jc), P likewise.
 struct ChannelPrepareArguments {
     TokenHeads q, k, g, beta;
-    const float *a_log, *dt_bias;  // as of StepArguments
-    RowFactors* factors;           // beta; what is in ChannelOperands needs no other
-    void* matrices;                // T and P, as of PrepareArguments
+    const float *a_log, *dt_bias;  // as in StepArguments
+    RowFactors* factors;           // beta; the contents of ChannelOperands need no other
+    void* matrices;                // T and P, as in PrepareArguments
     ChannelOperands operands;
     Chunks chunks;
     Divisor heads, group;
@@ -128,16 +128,16 @@ struct ChannelPrepareArguments {
     float lower_bound;
 };
 
-// Threads of a scan, half of them for changes of states and half for outputs, and of the pass back.
+// Threads of a scan, half of them for changes of states and half for outputs; and of the backward pass.
 inline constexpr int scan_threads = 512, reverse_threads = 256;
 
 struct ScanConfig {
     ElementType element;
-    int key;      // largest
-    int columns;  // of a state that a workgroup takes
+    int key;      // largest supported
+    int columns;  // columns of a state per workgroup
 };
 
-// What all passes over chunks are told.
+// The arguments shared by all passes over chunks.
 struct ChunkArguments {
     TokenHeads q, k, v;
     const RowFactors* factors;
@@ -151,13 +151,13 @@ struct ChunkArguments {
 
 struct ScanArguments {
     ChunkArguments common;
-    TokenHeads out;         // null: nobody asks for it
+    TokenHeads out;         // null: not needed
     States initial, final;  // float32, slot: the sequence
-    float* states;          // [chunk][head][key][value]: before each chunk; null: nobody asks
+    float* states;          // [chunk][head][key][value]: before each chunk; null: not needed
     float* changes;         // [chunk][head][chunk_tokens][value]: V'; with states
     Divisor slices;
-    Divisor xcds;              // 1 where the states are no multiple of them
-    ChannelOperands operands;  // of channel_scan
+    Divisor xcds;              // 1 if the number of states is not a multiple of it
+    ChannelOperands operands;  // for channel_scan
 };
 
 // From the last chunk back: the gradients of states, and Y = T^T dV'.
@@ -165,16 +165,16 @@ struct ReverseArguments {
     ChunkArguments common;
     TokenHeads dout, dv;
     States final, initial;  // their gradients
-    float* dstates;         // [chunk][head][key][value]: of the state behind each chunk
+    float* dstates;         // [chunk][head][key][value]: of the state after each chunk
     float* solved;          // [chunk][head][chunk_tokens][value]: Y
     Divisor slices;
     Divisor xcds;
 };
 
-// What is left, of each chunk and value head by itself.
+// The remaining gradients, for each chunk and value head separately.
 struct GradientArguments {
     ChunkArguments common;
-    TokenHeads dout, dq, dk, dg, dbeta;  // dq and dk of value heads; dg and dbeta float32
+    TokenHeads dout, dq, dk, dg, dbeta;  // dq and dk per value head; dg and dbeta float32
     const float *states, *changes, *dstates, *solved;
     uint32_t normalize;
     uint32_t wide;  // dq and dk are float32

@@ -1,4 +1,4 @@
-// kernels/delta_rule/plan.h: from the arguments of a gated delta rule to its launches.
+// kernels/delta_rule/plan.h: plans the launches of a gated delta rule from its arguments.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <algorithm>
@@ -13,10 +13,10 @@
 namespace hipkittens::delta_rule {
 
 inline constexpr int64_t largest_key = 256;
-// Fewer tokens than this are not worth two launches and matrices that are mostly padding.
+// Fewer tokens than this do not justify two launches and matrices that are mostly padding.
 inline constexpr int64_t fewest_chunked_tokens = 17;
 
-// The largest key that has kernels of a kind, or 0.
+// The largest key size that a kind has kernels for, or 0.
 template <class Kind>
 int largest_key_of(int target, ElementType element) {
     int largest = 0;
@@ -26,13 +26,13 @@ int largest_key_of(int target, ElementType element) {
     return largest;
 }
 
-// Whether a problem runs chunk after chunk, in rows of scan or channel_scan.
+// Whether a problem is processed chunk by chunk, in rows of scan or channel_scan.
 template <class Kind>
 bool runs_in_chunks(int target, ElementType element, int64_t tokens, int64_t key) {
     return tokens >= fewest_chunked_tokens && key <= largest_key_of<Kind>(target, element);
 }
 
-// Throws std::invalid_argument, whose message begins with `where`.
+// Throws std::invalid_argument with a message that begins with `where`.
 inline void check(const std::string& where, int64_t sequences, int64_t tokens, int64_t heads, int64_t key,
                   int64_t value) {
     const auto refuse = [&](const std::string& what) { throw std::invalid_argument(where + what); };
@@ -48,14 +48,14 @@ inline void check(const std::string& where, int64_t sequences, int64_t tokens, i
 
 template <class Kind, class Matches>
 const Row<Kind>& row_with_key(int target, uint32_t key, const Matches& matches) {
-    // Rows of one element stand in the order of their keys.
+    // Rows of one element are ordered by their key size.
     for (const Row<Kind>& row : variants<Kind>)
         if (includes(row.targets, target) && row.config.key >= static_cast<int>(key) && matches(row.config))
             return row;
     throw std::invalid_argument("delta_rule: no kernel has these element types");
 }
 
-// Of step and channel_step; `slices` is decided here.
+// For step and channel_step; sets `slices`.
 template <class Kind>
 Launch plan_step(int target, ElementType element, ElementType state, bool value_by_value,
                  StepArguments arguments) {
@@ -68,7 +68,7 @@ Launch plan_step(int target, ElementType element, ElementType state, bool value_
                      step_threads(row.config), arguments);
 }
 
-// The chunks of `sequences`, at most; `tokens` of each, or of all packed ones together.
+// Upper bound of the chunks of `sequences`; `tokens` of each, or of all packed ones together.
 inline Chunks chunks_of(const Sequences& sequences, int64_t tokens) {
     Chunks chunks{sequences, divisor_of(1), 0};
     if (sequences.starts) {
@@ -81,14 +81,14 @@ inline Chunks chunks_of(const Sequences& sequences, int64_t tokens) {
     return chunks;
 }
 
-// How many keys a chunk's ChannelOperands have.
+// The number of keys in a chunk's ChannelOperands.
 inline int64_t operand_keys(int target, ElementType element, uint32_t key) {
     return row_with_key<kinds::channel_prepare>(
                target, key, [&](const PrepareConfig& config) { return config.element == element; })
         .config.key;
 }
 
-// Of prepare, channel_prepare and gradient: a workgroup for each chunk of each value head.
+// For prepare, channel_prepare and gradient: one workgroup per chunk of each value head.
 template <class Kind>
 Launch plan_of_chunks(int target, ElementType element, const Chunks& chunks, uint32_t heads, uint32_t key,
                       int threads, const typename Kind::Arguments& arguments) {
@@ -97,7 +97,7 @@ Launch plan_of_chunks(int target, ElementType element, const Chunks& chunks, uin
     return launch_of("delta_rule", row.name, target, {chunks.count * heads, 1, 1}, threads, arguments);
 }
 
-// Of scan, channel_scan and reverse; `slices` and `xcds` are decided here. Wide slices read a chunk's matrices less often, narrow ones occupy more
+// For scan, channel_scan and reverse; sets `slices` and `xcds`. Wide slices read a chunk's matrices less often, narrow ones occupy more
 // compute units.
 template <class Kind>
 Launch plan_of_states(int target, const DeviceShape& device, ElementType element, int threads,

@@ -1,4 +1,4 @@
-// kernels/delta_rule/prepare.h: what a chunk needs and no state: decays, the inverse of its system, its scores.
+// kernels/delta_rule/prepare.h: the state-independent part of a chunk: decays, the inverse of its system, its scores.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "chunk_inverse.h"
@@ -6,7 +6,7 @@
 
 namespace hipkittens::delta_rule {
 
-// The sum of the lanes up to this one.
+// The sum over the lanes up to this one.
 KITTENS_DEVICE float sum_so_far(float value) {
     const int lane = kittens::lane_id();
 #pragma unroll
@@ -17,10 +17,10 @@ KITTENS_DEVICE float sum_so_far(float value) {
     return value;
 }
 
-// The number of a base tile not above the diagonal.
+// The index of a base tile on or below the diagonal.
 KITTENS_DEVICE constexpr int lower(int i, int j) { return i * (i + 1) / 2 + j; }
 
-// One wave for a chunk of one value head. In base tile (i, j) a lane has row 16 i + lane % 16 and columns
+// One wave per chunk of one value head. In base tile (i, j), a lane has row 16 i + lane % 16 and columns
 // 16 j + 4 (lane / 16) .. + 3.
 template <PrepareConfig config>
 struct Prepare {
@@ -39,7 +39,7 @@ struct Prepare {
         const int lane = kittens::lane_id(), column = lane % 16, quarter = lane / 16;
         const HeadView<T> q(arguments.q, rows, key_head), k(arguments.k, rows, key_head);
 
-        // K K^T and Q K^T of the elements as they are: products of 16 bits are exact.
+        // K K^T and Q K^T of the unscaled elements: products of 16-bit values are exact.
         four of_keys[lower_tiles], of_queries[lower_tiles];
 #pragma unroll
         for (int n = 0; n < lower_tiles; ++n) of_keys[n] = of_queries[n] = 0;

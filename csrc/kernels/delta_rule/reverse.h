@@ -5,7 +5,7 @@
 
 namespace hipkittens::delta_rule {
 
-// With dS behind the chunk, and Scan's names:
+// With dS after the chunk, and the notation of Scan:
 //     dV' = scale P^T dO + e^(gamma_C - gamma) K dS,  Y = T^T dV',  dV = beta Y
 //     dS <- e^gamma_C dS + Q^T (scale e^gamma dO) - K^T (beta e^gamma Y)
 template <ScanConfig config>
@@ -20,7 +20,7 @@ struct Reverse {
     using OfKeys = SharedSums<T, config.columns, config.key>;
     using OfTokens = SharedSums<T, config.columns, chunk_tokens>;
     using Transposed = SharedRows<T, chunk_tokens>;
-    // Queries and keys take turns in one place.
+    // Queries and keys alternate in one space.
     static constexpr int lds_bytes = OfKeys::bytes + 3 * OfTokens::bytes +
                                      config.columns * Transposed::bytes_of_row +
                                      config.key * Transposed::bytes_of_row;
@@ -62,8 +62,8 @@ struct Reverse {
                          next.is_there ? bytes : 0},
                         which, token_row);
         };
-        // Adds what `turned` has of queries or keys, times columns of tokens, to `kept` times the state, which sums of their own round
-        // less often than ones that begin with it.
+        // Adds `turned` (queries or keys) times columns of tokens to `kept` times the state. Separate sums round less often than sums
+        // that start from the state.
         const auto add_to_state = [&](const OfTokens& columns, float kept) KITTENS_INLINE {
 #pragma unroll
             for (int i = 0; i < State::key_tiles; ++i) {
@@ -170,7 +170,7 @@ struct Reverse {
             kittens::barrier();
 
             add_to_state(solved, 1.0f);
-            // Before the next chunk's queries take the place of these keys.
+            // Before the next chunk's queries overwrite these keys.
             kittens::barrier();
         }
         state.store(arguments, all.initial, at.sequence, at);

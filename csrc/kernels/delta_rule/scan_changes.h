@@ -1,4 +1,4 @@
-// kernels/delta_rule/scan_changes.h: the waves of a scan that have the state.
+// kernels/delta_rule/scan_changes.h: the waves of a scan that hold the state.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "scan_shared.h"
@@ -11,7 +11,7 @@ struct Changes {
     using T = typename Shared::T;
     using State = typename Shared::State;
     static constexpr int column_tiles = State::column_tiles;
-    // Registers do not hold all of a large key's operands a chunk ahead.
+    // There are not enough registers to hold all operands of a large key a chunk ahead.
     static constexpr bool has_large_keys = config.key > 128;
 
     KITTENS_DEVICE static Sum<T, 8> joined(const Sum<T, 4>& first, const Sum<T, 4>& second) {
@@ -37,7 +37,7 @@ struct Changes {
             for (int j = 0; j < column_tiles; ++j) {
                 Sum<T, 8> of_state;
                 if constexpr (has_short_products<T>) {
-                    // The first tile's do not wait for the second tile.
+                    // The products of the first tile do not wait for the second tile.
                     const Sum<T, 4> first(state.tiles[2 * p][j]), second(state.tiles[2 * p + 1][j]);
 #pragma unroll
                     for (int t = 0; t < row_tiles; ++t)
@@ -60,7 +60,7 @@ struct Changes {
         for (int t = 0; t < row_tiles; ++t)
 #pragma unroll
             for (int j = 0; j < column_tiles; ++j) shared.from_keys.write(at.wave, t, j, from_keys[t][j]);
-        // Of writes behind a branch the compiler forgets to wait for (racecheck finds them) at the barrier.
+        // The compiler omits the wait at the barrier for writes after a branch (racecheck finds this).
         if constexpr (State::waves < scan_waves) kittens::wait_lds<0>();
     }
 
@@ -71,7 +71,7 @@ struct Changes {
         State state;
         state.load(arguments, all.initial, at);
         if (chunks.count > 0) {
-            // What the wave reads of a chunk, as soon as the last chunk's is used up.
+            // The wave's reads for a chunk, issued as soon as those of the previous chunk have been used.
             typename Operands::Keys keys(all, at, chunks);
             ColumnLoads<T> v[column_tiles];
             MatrixRows<T> inverse;
@@ -95,7 +95,7 @@ struct Changes {
             keys.give(at, shared.keys);
             if constexpr (!Operands::shares_keys) keys.take(at, shared.keys);
             keys.load_ahead(at, chunks.rows_of(1));
-            // The V' that is read before there is one.
+            // The V' that is read before the first one exists.
 #pragma unroll
             for (int j = 0; j < column_tiles; ++j)
                 shared.changes.write(16 * j + at.column, token, four(0.0f));
@@ -109,7 +109,7 @@ struct Changes {
                 }
                 of_state = shared.factors.read(Factor::of_state, token)[0];
             };
-            kittens::barrier();  // of the first chunk's keys and factors
+            kittens::barrier();  // for the first chunk's keys and factors
             if constexpr (Operands::shares_keys) keys.take(at, shared.keys);
             read_factors();
             share(state, keys, at, shared);
@@ -140,7 +140,7 @@ struct Changes {
                 typename Shared::Tokens residual;
                 shared.read(shared.residual, at, residual);
                 kittens::schedule_fence();
-                // While these come.
+                // While these reads are in flight.
                 keys.give(at, shared.keys);
                 keys.turn();
                 kittens::schedule_fence();
@@ -171,7 +171,7 @@ struct Changes {
                 keys.load_ahead(at, chunks.rows_of(number + 2));
 #pragma unroll
                 for (int i = 0; i < 2 * State::pairs; ++i) {
-                    // By themselves first: a sum that begins with the state would round as often as it has terms, each time relative to it.
+                    // Separately first: a sum that starts from the state would round once per term, each time relative to the state.
                     four added[column_tiles];
 #pragma unroll
                     for (int j = 0; j < column_tiles; ++j) {

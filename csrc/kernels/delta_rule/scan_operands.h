@@ -1,32 +1,32 @@
-// kernels/delta_rule/scan_operands.h: a chunk's queries and keys as operands of a scan, and where their decays are.
+// kernels/delta_rule/scan_operands.h: a chunk's queries and keys as operands of a scan, and where their decays are applied.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "scan_state.h"
 
 namespace hipkittens::delta_rule {
 
-// What the products of a row with the state, and of the state's update with it, are multiplied by: beta, and of HeadOperands the
-// decays from the chunk's first row on and to its end with the norm of the key, and the decay of the chunk.
+// Factors of a row's products with the state and with the state's update: beta and, for HeadOperands, the decays from the
+// chunk's first row on, those to its end times the norm of the key, and the decay of the chunk.
 enum class Factor { beta, of_keys, of_kept, of_state };
 struct SharedFactors {
     static constexpr int bytes_of_factor = (chunk_tokens + 16) * 4, bytes = 4 * bytes_of_factor;
     kittens::shared_byte* base;
 
-    // By the four lanes that have a row: two factors of 16 rows are in all banks at once.
+    // Called by the four lanes that have a row: two factors of 16 rows cover all banks at once.
     KITTENS_DEVICE void write(int row, four factors) const {
-        // Computed by all of them, and not behind a branch.
+        // Computed by all of them, not after a branch.
         kittens::materialize(factors);
         const int own = kittens::lane_id() / 16;
         const float low = own & 1 ? factors[1] : factors[0], high = own & 1 ? factors[3] : factors[2];
         kittens::lds_write(own & 2 ? high : low, base + own * bytes_of_factor + row * 4);
     }
-    // Of four rows.
+    // For four rows.
     KITTENS_DEVICE four read(Factor which, int row) const {
         return kittens::lds_read<four>(base + static_cast<int>(which) * bytes_of_factor + row * 4);
     }
 };
 
-// I as an operand of 16 keys, for products that turn a tile over.
+// I as an operand of 16 keys, for products that transpose a tile.
 template <class T>
 KITTENS_DEVICE kittens::vec<T, 4> unit_rows() {
     const int first = kittens::lane_id() % 16 - kittens::lane_id() / 16 * 4;
@@ -35,7 +35,7 @@ KITTENS_DEVICE kittens::vec<T, 4> unit_rows() {
     for (int e = 0; e < 4; ++e) result[e] = static_cast<T>(first == e ? 1.0f : 0.0f);
     return result;
 }
-// Of keys that are four of a lane's eight: the four rows of one of them that the lane has of the transposed tile. Exact.
+// For keys that are four of a lane's eight: the four rows of one of them that the lane has of the transposed tile. Exact.
 template <class T>
 KITTENS_DEVICE four turned_over(kittens::vec<T, 4> rows, kittens::vec<T, 4> unit) {
     if constexpr (kittens::is_16bit<T>) {
@@ -47,7 +47,7 @@ KITTENS_DEVICE four turned_over(kittens::vec<T, 4> rows, kittens::vec<T, 4> unit
         return result;
     }
 }
-// Of floats that are elements.
+// From floats that are representable as elements.
 template <class T>
 KITTENS_DEVICE fragment<T> elements_of(four lo, four hi) {
     const kittens::eight both = __builtin_shufflevector(lo, hi, 0, 1, 2, 3, 4, 5, 6, 7);
@@ -63,13 +63,13 @@ KITTENS_DEVICE fragment<T> elements_of(four lo, four hi) {
     }
 }
 
-// Of heads: elements as they are. Decays and norms are factors of rows of the products.
+// For decays per head: unscaled elements. Decays and norms are factors of rows of the products.
 template <ScanConfig config>
 struct HeadOperands {
     using T = typename element_of<config.element>::value;
     using OfTokens = SharedSums<T, config.columns, chunk_tokens>;
     using State = StatePairs<config.key, config.columns>;
-    // Keys of which a wave has half a line of memory are loaded as lines, and shared; else each wave loads its own.
+    // If a wave has half a cache line of a row's keys, keys are loaded as whole lines and shared; otherwise each wave loads its own.
     static constexpr bool shares_keys = 32 * State::pairs * sizeof(T) < 128;
     using StagedKeys = StagedRows<T, shares_keys ? config.key : 32 * State::pairs>;
     static constexpr int key_stages = shares_keys ? 1 : row_tiles;
@@ -87,7 +87,7 @@ struct HeadOperands {
 
         KITTENS_DEVICE Keys(const ScanArguments& all, const StateColumns& at, const ChunksOf& chunks)
             : from(all.common.k, chunks.span, at.key_head, all.common.key) {}
-        // Those of the chunk behind that of the last call.
+        // Loads those of the chunk after that of the previous call.
         KITTENS_DEVICE void load_ahead(const StateColumns& at, int32_t rows) {
             const kittens::buffer memory = from.memory(rows);
 #pragma unroll
@@ -98,7 +98,7 @@ struct HeadOperands {
         }
         KITTENS_DEVICE void load(const ScanArguments&, const StateColumns&, const ChunkOf&) {}
         KITTENS_DEVICE void load_kept(const ScanArguments&, const StateColumns&, const ChunkOf&) {}
-        // Before a barrier, behind which they are taken.
+        // Called before a barrier, after which they are taken.
         KITTENS_DEVICE void give(const StateColumns& at, kittens::shared_byte* lds) const {
             if constexpr (shares_keys) staged[0].write(lds + at.wave * StagedKeys::bytes);
         }
@@ -115,7 +115,7 @@ struct HeadOperands {
                 }
             }
         }
-        // Rows of V' are in this order (kept_column): two base tiles' in turns of four.
+        // Rows of V' are in this order (kept_column): those of two base tiles, alternating in groups of four.
         KITTENS_DEVICE void turn() {
 #pragma unroll
             for (int p = 0; p < State::pairs; ++p)
@@ -126,14 +126,14 @@ struct HeadOperands {
                         elements_of<T>(turned_over<T>(first.lo, unit), turned_over<T>(second.lo, unit));
                     kept[2 * p + 1][s] =
                         elements_of<T>(turned_over<T>(first.hi, unit), turned_over<T>(second.hi, unit));
-                    // Of large keys, for which there are hardly registers, as elements at once.
+                    // For large keys, for which registers are scarce, converted to elements at once.
                     if constexpr (State::pairs > 1) {
                         kittens::materialize(kept[2 * p][s]);
                         kittens::materialize(kept[2 * p + 1][s]);
                     }
                 }
         }
-        // What a chunk leaves of the state's rows.
+        // The factor of the state's rows over a chunk.
         KITTENS_DEVICE four end(int, float of_chunk) const { return of_chunk; }
     };
     KITTENS_DEVICE static int kept_column(const StateColumns& at) {
@@ -175,7 +175,7 @@ struct HeadOperands {
     KITTENS_DEVICE static float of_queries(four row) { return decay(row[0]) * row[3]; }
 };
 
-// Of channels: what channel_prepare has left, with all decays and norms in it.
+// For decays per channel: the results of channel_prepare, which include all decays and norms.
 template <ScanConfig config>
 struct ChannelRows {
     using T = typename element_of<config.element>::value;

@@ -1,4 +1,4 @@
-// kernels/delta_rule/scan_outputs.h: the waves of a scan that have the outputs.
+// kernels/delta_rule/scan_outputs.h: the waves of a scan that compute the outputs.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "scan_shared.h"
@@ -10,8 +10,8 @@ struct Outputs {
     using Shared = ScanShared<config, Operands>;
     using T = typename Shared::T;
     static constexpr int column_tiles = Shared::State::column_tiles;
-    // Of Q S the first products are beside V - K S, where the other waves have none, and the others beside S. Registers do not hold a large
-    // key's for so long.
+    // The first products of Q S run during V - K S, where the other waves have no products, and the rest during S. There are not enough
+    // registers to hold those of a large key for so long.
     static constexpr bool has_large_keys = config.key > 128;
     static constexpr int key_steps = config.key / 32,
                          early_steps = has_large_keys ? key_steps : key_steps / 2;
@@ -38,7 +38,7 @@ struct Outputs {
         };
         const auto take = [&]() KITTENS_INLINE {
             from_state = Operands::of_queries(of_row);
-            // Or what is loaded next would go to other registers, from which it had to be copied, and waited for, at once.
+            // Otherwise the next loads would go to other registers, from which they would be copied, and waited for, at once.
             kittens::materialize(from_state);
             shared.factors.write(row, Operands::factors_of(of_row, last));
             queries.take(at, shared.queries);
@@ -47,7 +47,7 @@ struct Outputs {
             scores.load(matrices.memory(chunks.rows_of(number)), ChunkMatrix::scores, token_row);
             matrices.advance();
         };
-        // Of the last chunk, with its V'.
+        // For the previous chunk, with its V'.
         typename Shared::Tokens changes;
         const auto add_changes = [&]() KITTENS_INLINE {
 #pragma unroll
@@ -102,7 +102,7 @@ struct Outputs {
                 kittens::materialize(following[j]);
             }
             load_scores(number - 1);
-            // Before the barriers what is before them: behind them the other waves have their products.
+            // Keep this work ahead of the barriers: after them, the other waves have their products.
             kittens::schedule_fence();
             kittens::barrier();  // b
             shared.read(shared.changes, at, changes);

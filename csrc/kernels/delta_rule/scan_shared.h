@@ -1,4 +1,4 @@
-// kernels/delta_rule/scan_shared.h: what the waves of a scan exchange through LDS.
+// kernels/delta_rule/scan_shared.h: the data that the waves of a scan exchange through LDS.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "scan_operands.h"
@@ -18,8 +18,8 @@ struct ScanShared {
 
     Parts from_keys;
     OfKeys state;
-    OfTokens residual, kept, changes;  // V' for states, and for outputs, which read it a chunk later
-    using Tokens = Sum<T, 8>[State::column_tiles][token_steps];  // of a lane's columns, as operands
+    OfTokens residual, kept, changes;  // V' for states, and for outputs, which read it one chunk later
+    using Tokens = Sum<T, 8>[State::column_tiles][token_steps];  // for a lane's columns, as operands
     SharedFactors factors;
     kittens::shared_byte *keys, *queries;
 

@@ -1,4 +1,4 @@
-// kernels/delta_rule/scan_state.h: a state in the accumulators of a scan's waves, and what these exchange through LDS.
+// kernels/delta_rule/scan_state.h: a state in the accumulators of a scan's waves, and the data these exchange through LDS.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "state_columns.h"
@@ -7,8 +7,8 @@ namespace hipkittens::delta_rule {
 
 inline constexpr int row_tiles = chunk_tokens / 16, token_steps = chunk_tokens / 32;
 
-// 32 keys of a state are two base tiles, in which a lane has eight neighbouring keys of a column: four in either. So accumulators are
-// right operands of products with keys as they are in memory. Of small keys the first waves have all.
+// 32 keys of a state are two base tiles, in which a lane has eight consecutive keys of a column: four in each. Accumulators are
+// therefore right operands of products with keys in memory order. For small keys, the first waves have all of them.
 template <int key>
 struct KeysInPairs {
     static constexpr int pairs = key > 128 ? key / 128 : 1, count = 2 * pairs, waves = key / 32 / pairs;
@@ -18,7 +18,7 @@ struct KeysInPairs {
     KITTENS_DEVICE static int key_of(const StateColumns& at, int tile) {
         return first_key(at) + 32 * (tile / 2) + 8 * at.quarter + 4 * (tile % 2);
     }
-    // The key of row n of a tile, of a left operand whose rows are a state's.
+    // The key of row `row` of a tile, for a left operand whose rows are those of a state.
     KITTENS_DEVICE static int key_of_row(const StateColumns& at, int tile, int row) {
         return first_key(at) + 32 * (tile / 2) + 8 * (row / 4) + 4 * (tile % 2) + row % 4;
     }
@@ -33,7 +33,7 @@ struct StatePairs : StateTiles<KeysInPairs<key>, columns>, KeysInPairs<key> {
     }
 };
 
-// Base tiles of floats as lanes have them, that several waves have parts of.
+// Base tiles of floats in the layout of lanes, of which several waves have partial sums.
 template <int waves, int column_tiles>
 struct SharedParts {
     static constexpr int bytes = waves * row_tiles * column_tiles * kittens::wave_lanes * 16;
@@ -47,7 +47,7 @@ struct SharedParts {
     KITTENS_DEVICE void write(int wave, int row_tile, int column_tile, four values) const {
         kittens::lds_write(values, at(wave, row_tile, column_tile));
     }
-    // In one order of waves.
+    // In a fixed order of waves.
     KITTENS_DEVICE four sum(int row_tile, int column_tile) const {
         four parts_of[waves];
 #pragma unroll
@@ -60,9 +60,9 @@ struct SharedParts {
     }
 };
 
-// The rows of one head of a chunk, from the first one on; then `advance` goes on to the next. Behind a chunk's last row is the end of
-// the buffer, so that loads are zero there without a mask; where rows are one row, what is read there instead is multiplied by a beta
-// of zero.
+// The rows of one head of a chunk, starting with the first one; `advance` moves to the next chunk. The buffer ends after the chunk's
+// last row, so that loads past it return zero without a mask; where all rows are one row (stride 0), what is read there instead is
+// multiplied by a beta of zero.
 template <class T>
 struct WalkedRows {
     const char* base;
@@ -86,7 +86,7 @@ struct WalkedRows {
     }
 };
 
-// What there is of each chunk and head of a sequence, likewise.
+// The data of each chunk and head of a sequence, likewise.
 struct WalkedPlaces {
     const char* base;
     int64_t per_chunk;
@@ -100,7 +100,7 @@ struct WalkedPlaces {
     KITTENS_DEVICE void advance(int32_t chunks = 1) { base += chunks * per_chunk; }
 };
 
-// 16 rows of `keys`: loaded with neighbouring lanes along rows, which looks up a line of memory once and not for each row, and turned
+// 16 rows of `keys`: loaded with adjacent lanes along rows, which looks up a cache line once instead of once per row, and rearranged
 // in LDS into operands, of which each lane has eight keys of a row. For one wave.
 template <class T, int keys>
 struct StagedRows {
@@ -125,7 +125,7 @@ struct StagedRows {
             kittens::lds_write(rows[n], at(lds, place / slots, place % slots));
         }
     }
-    // Of keys 32 step ..
+    // For keys 32 step ..
     KITTENS_DEVICE static fragment<T> read(kittens::shared_byte* lds, int step) {
         const int row = kittens::lane_id() % 16, of_step = 2 * static_cast<int>(sizeof(T)),
                   slot = of_step * step + kittens::lane_id() / 16 * (of_step / 4);
@@ -140,7 +140,7 @@ struct StagedRows {
     }
 
   private:
-    // Vectors of 16 bytes exchange places by their row, so that those that are read at once lie in different banks.
+    // 16-byte vectors are permuted depending on their row, so that those read at the same time are in different banks.
     KITTENS_DEVICE static kittens::shared_byte* at(kittens::shared_byte* lds, int row, int slot) {
         return lds + (row * slots + (slot ^ (slots < 8 ? row / 2 % 4 : row & (slots < 16 ? 7 : 15)))) * 16;
     }

@@ -1,11 +1,11 @@
-// kernels/delta_rule/state_columns.h: a workgroup's columns of a state, and what it reads and keeps of each chunk.
+// kernels/delta_rule/state_columns.h: a workgroup's columns of a state, and what it reads and stores per chunk.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "chunk.h"
 
 namespace hipkittens::delta_rule {
 
-// That have a part of a state each.
+// Waves that each have a part of a state.
 inline constexpr int scan_waves = 4;
 
 // A workgroup's columns of a state, and a lane's part of them.
@@ -28,14 +28,14 @@ struct StateColumns {
     }
 };
 
-// One chunk of a sequence; behind its ends there is nothing.
+// One chunk of a sequence; outside the sequence it is empty.
 struct ChunkOf {
     Span rows;
     uint32_t place;  // of its matrices
     bool is_there;
 };
 
-// The chunks of the sequence that a workgroup has a state of.
+// The chunks of the sequence whose state a workgroup has.
 struct ChunksOf {
     Span span;
     uint32_t first_place, heads;
@@ -47,7 +47,7 @@ struct ChunksOf {
           heads(arguments.heads.value),
           count(static_cast<int32_t>((span.tokens + chunk_tokens - 1) / chunk_tokens)),
           rows_of_last(static_cast<int32_t>((span.tokens - 1) % chunk_tokens + 1)) {}
-    // For scalar comparisons; minima and maxima become vector instructions.
+    // Written so that comparisons are scalar; minima and maxima become vector instructions.
     KITTENS_DEVICE int32_t rows_of(int32_t number) const {
         const uint32_t left = static_cast<uint32_t>(count - number);
         return number < 0 || number >= count ? 0 : left == 1 ? rows_of_last : chunk_tokens;
@@ -60,7 +60,7 @@ struct ChunksOf {
     }
 };
 
-// A wave's keys of a state and its workgroup's columns in base tiles, of which a lane has four keys of a column. Keys says which:
+// A wave's keys of a state and its workgroup's columns in base tiles, of which a lane has four keys of a column. Keys defines which:
 //   count                 base tiles of keys
 //   key_of(at, tile)      the first of a lane's four
 template <class Keys, int columns>
@@ -86,7 +86,7 @@ struct StateTiles {
                     tiles[i][j][e] = element;
                 }
     }
-    // Zeros where there are no states.
+    // Zeros if there are no states.
     KITTENS_DEVICE void load(const ChunkArguments& arguments, const States& states, const StateColumns& at) {
 #pragma unroll
         for (int i = 0; i < key_tiles; ++i)
@@ -107,7 +107,7 @@ struct StateTiles {
         if (states.data)
             each(arguments, states, slot, at, [](global<float> to, float& element) { *to = element; });
     }
-    // One chunk's, of [chunk][head][key][value].
+    // For one chunk, in [chunk][head][key][value].
     KITTENS_DEVICE void keep(const ChunkArguments& arguments, float* states, uint32_t place,
                              const StateColumns& at) {
         if (!states) return;
@@ -140,7 +140,7 @@ KITTENS_DEVICE void load_rows(fragment<T> (&to)[key_steps], const TokenHeads& of
     }
 }
 
-// Those of a tensor of values, as elements down the workgroup's columns.
+// The rows of a tensor of values, as elements down the workgroup's columns.
 template <class T, int column_tiles>
 KITTENS_DEVICE void load_columns(ColumnLoads<T> (&to)[column_tiles], const TokenHeads& of,
                                  const ChunkArguments& arguments, const StateColumns& at, const Span& rows) {
@@ -152,7 +152,7 @@ KITTENS_DEVICE void load_columns(ColumnLoads<T> (&to)[column_tiles], const Token
     }
 }
 
-// [chunk][head][chunk_tokens][value]: a wave's rows of one column tile, of which a lane has four neighbours down a column.
+// [chunk][head][chunk_tokens][value]: a wave's rows of one column tile, of which a lane has four adjacent elements down a column.
 KITTENS_DEVICE void keep_values(const ChunkArguments& arguments, float* to, uint32_t place,
                                 const StateColumns& at, int column_tile, four values) {
     const uint32_t column = at.first_column + 16 * column_tile + at.column;

@@ -1,4 +1,4 @@
-// kernels/delta_rule/state_slice.h: the part of a state that a wave has in registers while tokens pass.
+// kernels/delta_rule/state_slice.h: the part of a state that a wave keeps in registers while it iterates over tokens.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "chunk.h"
@@ -10,7 +10,7 @@ template <StepConfig config>
 struct StateSlice {
     using S = typename element_of<config.state>::value;
 
-    int outer, inner;  // of the lane: along the dimension with gaps, and along that of neighbours
+    int outer, inner;  // of the lane: along the strided dimension, and along the contiguous one
     uint32_t first_key, first_value;
     float at[4][4];
 
@@ -19,23 +19,23 @@ struct StateSlice {
           inner(kittens::lane_id() % 8),
           first_key(rows * step_keys),
           first_value(columns * step_values) {}
-    // The first of the lane's four neighbouring keys, among those of the wave.
+    // The first of the lane's four adjacent keys, among those of the wave.
     KITTENS_DEVICE uint32_t keys() const { return 4 * (config.value_by_value ? inner : outer); }
     KITTENS_DEVICE uint32_t value(int j) const {
         return first_value + (config.value_by_value ? outer + 8 * j : 4 * inner + j);
     }
-    // The lanes share finished sums among them: of each value, one lane has that with the key, and one that with the query.
+    // The lanes divide finished sums among them: for each value, one lane has the sum with the key, and one that with the query.
     KITTENS_DEVICE bool has_query() const { return config.value_by_value ? inner >= 4 : outer >= 4; }
     KITTENS_DEVICE uint32_t shared_value() const {
         return first_value + (config.value_by_value ? outer + 8 * (inner % 4) : 4 * inner + outer % 4);
     }
-    // Where a float of each shared value stands, so that those of value(0) .. value(3) are neighbours, from `values()` on.
+    // The position of a float per shared value, such that those of value(0) .. value(3) are adjacent, from `values()` on.
     KITTENS_DEVICE uint32_t shared_place() const {
         return values() + (config.value_by_value ? inner : outer) % 4;
     }
     KITTENS_DEVICE uint32_t values() const { return 4 * (config.value_by_value ? outer : inner); }
 
-    // Of what each lane has of the sums over keys, with the key and with the query, that over the wave's keys of its shared value.
+    // From each lane's sums over keys, with the key and with the query: the sum over the wave's keys for this lane's shared value.
     // Lanes exchange the halves that they do not keep.
     KITTENS_DEVICE float shared_sum(const float (&of_key)[4], const float (&of_query)[4]) const {
         const int lane = config.value_by_value ? inner : outer;
@@ -69,8 +69,8 @@ struct StateSlice {
 #pragma unroll
             for (int j = 0; j < 4; ++j) at[i][j] = 0;
     }
-    // access(n, offset in bytes) of each four neighbours: a key's four values, or a value's four keys. What is behind the last key or
-    // value is read as zero, and not stored.
+    // access(n, offset in bytes) for each group of four adjacent elements: a key's four values, or a value's four keys. Elements past
+    // the last key or value are read as zero, and not stored.
     template <class Access>
     KITTENS_DEVICE void each_four(const StepArguments& arguments, const States& states,
                                   const Access& access) const {

@@ -1,4 +1,4 @@
-// kernels/delta_rule/step.h: a gated delta rule token after token, with the state in registers.
+// kernels/delta_rule/step.h: a gated delta rule token by token, with the state in registers.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "token_decays.h"
@@ -11,21 +11,21 @@ struct TokenAfterToken {
     using Slice = StateSlice<config>;
     static constexpr int threads = step_threads(config), waves = threads / 64,
                          waves_per_simd = config.key == 256 ? 6 : 7;
-    // Of a wave: its keys and queries, its decays, and how its columns change.
+    // Per wave: its keys and queries, its decays, and the changes of its columns.
     static constexpr int floats_of_wave = 2 * step_keys + Decays::shared_floats + step_values;
-    // Of all, from one token to the next in two places: the waves' sums over keys for each lane, and over squares and products.
+    // Shared by all, double-buffered from token to token: the waves' sums over keys for each lane, and over squares and products.
     static constexpr int floats_of_token = waves * 64 + 2 * waves * 2,
                          lds_bytes = (waves * floats_of_wave + 2 * floats_of_token) * 4;
 
-    // Where a token's elements of a head begin.
+    // The address of a token's elements of a head.
     KITTENS_DEVICE static const char* first_of(const TokenHeads& heads, const Span& span, int64_t token,
                                                uint32_t head, int size) {
         return (const char*)heads.data +
                (span.sequence * heads.sequence + (span.first + token) * heads.token + head * heads.head) *
                    size;
     }
-    // An element in registers as it is in memory, by halves, so that neither its width nor arithmetic is waited for before others are
-    // asked for.
+    // An element in registers as in memory, in halves, so that neither its width nor arithmetic on it is waited for before other
+    // elements are requested.
     struct Raw {
         uint32_t low, high;
 
@@ -50,7 +50,7 @@ struct TokenAfterToken {
     KITTENS_DEVICE static global<const int32_t> slots_of(const StepArguments& arguments, uint32_t sequence) {
         return (global<const int32_t>)arguments.slots + sequence * arguments.slots_per_sequence;
     }
-    // Of the state that a sequence continues; what is out of range is none.
+    // The slot of the state that a sequence continues; an out-of-range value means none.
     KITTENS_DEVICE static uint32_t first_slot(const StepArguments& arguments, uint32_t sequence) {
         const int32_t accepted =
             arguments.accepted ? ((global<const int32_t>)arguments.accepted)[sequence] : 1;
@@ -68,7 +68,7 @@ struct TokenAfterToken {
         const Span span = span_of(arguments.sequences, sequence);
         Slice slice(wave, unit - of_slices * arguments.slices.value);
         const uint32_t column = slice.shared_value();
-        // Half of the lanes begin with a key's element each, half with a query's.
+        // Half of the lanes start with one element of a key each, half with one of a query.
         const bool of_query = lane >= step_keys;
         const uint32_t key = slice.first_key + lane % step_keys;
 
@@ -86,12 +86,12 @@ struct TokenAfterToken {
             else
                 slice.clear();
         };
-        // With slots for the states after each token, the last one is among them.
+        // With slots for the states after each token, the last state is among them.
         const auto store_state = [&](const StepArguments& final) {
             if (final.final.data && final.slots_per_sequence <= 1) slice.store(final, slot, head);
         };
         if (span.tokens <= 0) {
-            // A pool keeps its state; a state of its own takes the initial one.
+            // A state in a pool is left unchanged; a separate final state gets the initial one.
             if (later().slots) return;
             load_state();
             return store_state(later());
@@ -119,7 +119,7 @@ struct TokenAfterToken {
             const Raw g = Raw::load(first(inputs.g, head, inputs.wide_g), Decays::element(has_key ? key : 0),
                                     inputs.wide_g),
                       beta = Raw::load(first(inputs.beta, head, inputs.wide_beta), 0, inputs.wide_beta);
-            // Behind what is small: loads return in order.
+            // After the small loads: loads return in order.
             if (__builtin_expect(token == 0, 1)) {
                 decays.load_gate(later(), head, has_key ? key : 0);
                 if (later().slots) {
@@ -130,7 +130,7 @@ struct TokenAfterToken {
                     }
                 }
                 load_state();
-                final = later();  // while the state is on its way
+                final = later();  // while the state is being loaded
             }
             const StepArguments how = later();
             const float element = has_key ? static_cast<float>(given) : 0.0f;
@@ -173,7 +173,7 @@ struct TokenAfterToken {
                 square += of_other[0];
                 product += of_other[1];
             }
-            // Keys and queries stay as they are; what makes unit vectors of them is a factor of sums.
+            // Keys and queries are not normalized; the factor that makes them unit vectors is applied to sums.
             const float norm =
                 how.normalize ? kittens::hardware_reciprocal_square_root(square + 1e-6f) : 1.0f;
             sum *= kept * norm;

@@ -11,8 +11,8 @@ using four = kittens::vec<float, 4>;
 template <class T>
 using fragment = kittens::vec<T, 8>;
 
-// A float as the sum of elements: of 16 bits, what it is rounded to and the rounded rest, so that with products of both the error of
-// a 16-bit operand is gone.
+// A float as a sum of elements: for 16-bit types, the rounded value and the rounded rest, so that products with both eliminate the
+// error of a 16-bit operand.
 template <class T>
 inline constexpr int parts = kittens::is_16bit<T> ? 2 : 1;
 template <class T, int count>
@@ -22,7 +22,7 @@ struct Sum {
     Sum() = default;
     KITTENS_DEVICE explicit Sum(kittens::vec<float, count> x) {
         if constexpr (kittens::same_type<T, kittens::bf16> && !kittens::target.converts_to_bf16) {
-            // As narrowed does it, but ties go away from zero: they are no worse here, and an instruction of each element is less.
+            // Like narrowed, except that ties go away from zero: they are no worse here, and this saves an instruction per element.
             part[0] = upper_halves(x);
             part[1] = upper_halves(x - __builtin_convertvector(part[0], kittens::vec<float, count>));
         } else if constexpr (kittens::is_16bit<T>) {
@@ -47,14 +47,14 @@ struct Sum {
     }
 };
 
-// c + a b^T of a base tile, in f32.
+// c + a b^T for a base tile, in f32.
 template <class T>
 KITTENS_DEVICE four add_product(fragment<T> a, fragment<T> b, four c) {
     if constexpr (kittens::is_16bit<T>) {
         return kittens::matrix_16x16(a, b, c);
     } else {
-        // In one chain every term behind the largest would round the sum: with strong decays, of a chunk that ends at its first
-        // elements, seven times.
+        // In a single chain, every term after the largest would round the sum: with strong decays, for a chunk that ends at its
+        // first elements, seven times.
         four sums[4];
 #pragma unroll
         for (int e = 0; e < 4; ++e)
@@ -85,7 +85,7 @@ KITTENS_DEVICE four add_product(const Sum<T, 8>& a, const Sum<T, 8>& b, four c) 
     return add_product<T>(a.part[0], b.part[0], c);
 }
 
-// Of the same products the part that four elements of a lane have, where the matrix instruction takes no more. Half 0 or 1 of `a`.
+// The part of the same products for four elements of a lane, where the matrix instruction takes no more. Half 0 or 1 of `a`.
 template <class T>
 inline constexpr bool has_short_products = kittens::is_16bit<T> && kittens::target.matrix_k_16bit == 16;
 template <int half, class T>

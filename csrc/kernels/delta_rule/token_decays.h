@@ -1,11 +1,11 @@
-// kernels/delta_rule/token_decays.h: what a token's decays are, and how a state gets them.
+// kernels/delta_rule/token_decays.h: a token's decays, and how they are applied to a state.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "state_slice.h"
 
 namespace hipkittens::delta_rule {
 
-// ln(1 + e^x), and x where that is it to a float's last bit (PyTorch's softplus).
+// ln(1 + e^x), and x where it equals that to the last bit of a float (PyTorch's softplus).
 KITTENS_DEVICE float softplus(float x) {
     if (x > 20.0f) return x;
     const float power = kittens::exponential<true>(x), sum = 1.0f + power;
@@ -13,12 +13,12 @@ KITTENS_DEVICE float softplus(float x) {
     return sum == 1.0f ? power : kittens::natural_logarithm(sum) * (power / (sum - 1.0f));
 }
 
-// ln of a channel's decay, of x with its bias; rate: -exp(a_log).
+// ln of a channel's decay, for x including its bias; rate: -exp(a_log).
 KITTENS_DEVICE float gated_logarithm(float x, float rate, float lower_bound) {
     return lower_bound < 0 ? lower_bound * kittens::sigmoid<true>(-rate * x).value : rate * softplus(x);
 }
 
-// One of a state, which finished sums and the state itself are multiplied by.
+// One decay per state, by which finished sums and the state itself are multiplied.
 template <StepConfig config>
 struct HeadDecay {
     static constexpr int shared_floats = 0;
@@ -29,7 +29,7 @@ struct HeadDecay {
         log_rate = ((global<const float>)arguments.a_log)[head];
         bias = ((global<const float>)arguments.dt_bias)[head];
     }
-    // Of the lane, among the elements of g.
+    // The element of g for this lane.
     KITTENS_DEVICE static uint32_t element(uint32_t) { return 0; }
     KITTENS_DEVICE float pass_gate(const StepArguments&, float x) const {
         return -kittens::exponential<true>(log_rate) * softplus(x + bias);
@@ -39,7 +39,7 @@ struct HeadDecay {
     KITTENS_DEVICE static void apply(StateSlice<config>&, kittens::shared_byte*) {}
 };
 
-// One of each key, which two lanes calculate and share with the wave through LDS.
+// One decay per key, computed by two lanes and shared with the wave through LDS.
 template <StepConfig config>
 struct ChannelDecays {
     static constexpr int shared_floats = step_keys;

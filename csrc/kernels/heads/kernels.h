@@ -1,4 +1,4 @@
-// kernels/heads/kernels.h: the device code of copies that join and part heads.
+// kernels/heads/kernels.h: the device code of copies that concatenate and split heads.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/intrinsics.h"
@@ -11,7 +11,7 @@ struct Copy {
     static constexpr int threads = heads::threads, waves_per_simd = 8, lds_bytes = 0;
     template <class V>
     using global = __attribute__((address_space(1))) V*;
-    // Accesses of 16 bytes want a dword's alignment.
+    // 16-byte accesses need dword alignment.
     typedef kittens::b128 vector __attribute__((aligned(4)));
 
     KITTENS_DEVICE static void run(const CopyArguments& arguments) {

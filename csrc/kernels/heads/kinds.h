@@ -1,4 +1,4 @@
-// kernels/heads/kinds.h: what is passed to copies that join and part heads, and the kind of rows in variants.def.
+// kernels/heads/kinds.h: the arguments of copies that concatenate and split heads, and the kind of rows in variants.def.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../row.h"
@@ -6,8 +6,8 @@
 
 namespace hipkittens::heads {
 
-// Rows of a tensor, or some of their columns, to rows that are `step` apart. Everything is counted in units of 2 bytes: a copy does
-// not ask what its bits mean.
+// Copies rows of a tensor, or some of their columns, to rows that are `step` apart. Everything is counted in units of 2 bytes: a
+// copy is independent of the meaning of its bits.
 struct Part {
     StridedRows from;
     void* to;
@@ -15,14 +15,14 @@ struct Part {
     RowCounts rows;
     uint32_t units;            // of a row
     uint32_t threads_per_row;  // units / 8, rounded up
-    uint32_t aligned;          // rows begin on 4 bytes, there and here
+    uint32_t aligned;          // rows are 4-byte aligned, in source and destination
     uint32_t first_workgroup;  // of the launch
     uint32_t padding;
 };
 
 inline constexpr int most_parts = 4;
 struct CopyArguments {
-    Part parts[most_parts];  // those that a launch has not begin behind its last workgroup
+    Part parts[most_parts];  // unused parts begin past the last workgroup of the launch
 };
 
 // Each thread copies 8 units of a row.

@@ -1,4 +1,4 @@
-// kernels/heads/plan.h: from the parts of a copy to its launch.
+// kernels/heads/plan.h: plans the launch of a copy from its parts.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace hipkittens::heads {
 
 constexpr int64_t row_threads(int64_t units) { return (units + units_of_thread - 1) / units_of_thread; }
 
-// Throws std::invalid_argument. HIP counts the threads of a grid dimension in 32 bits, here of four parts.
+// Throws std::invalid_argument. HIP counts the threads of a grid dimension in 32 bits, here those of four parts.
 inline void check(int64_t rows, int64_t units) {
     constexpr int64_t largest = UINT32_MAX / most_parts - threads;
     if (rows < 1 || units < 1 || units > INT32_MAX || row_threads(units) > largest / rows)
@@ -23,7 +23,7 @@ inline void check(int64_t rows, int64_t units) {
                                     " are allowed of rows x bytes / 16 rounded up, and 4294967294 bytes");
 }
 
-// Of one to four parts, each with rows; `threads_per_row` and `first_workgroup` are decided here.
+// For one to four parts, each with rows; sets `threads_per_row` and `first_workgroup`.
 inline Launch plan(int target, std::vector<Part> parts) {
     CopyArguments arguments{};
     uint32_t workgroups = 0;

@@ -1,4 +1,4 @@
-// kernels/logits/kernels.h: the device code of each kind of rows.
+// kernels/logits/kernels.h: the device code for each kind of rows.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "score.h"

@@ -1,4 +1,4 @@
-// kernels/logits/kinds.h: what is passed to the logits of an indexer, and the kinds of rows in variants.def.
+// kernels/logits/kinds.h: the arguments of an indexer's logits, and the kinds of rows in variants.def.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../divisor.h"
@@ -8,12 +8,12 @@
 namespace hipkittens::logits {
 
 inline constexpr int waves = 4, threads = waves * 64;
-// Keys that a wave has at a time, and a workgroup in a turn of its loop.
+// Keys that a wave processes at a time, and a workgroup per iteration of its loop.
 inline constexpr int key_tiles = 4, wave_keys = 16 * key_tiles, turn_keys = waves * wave_keys;
 // Rows of q that a workgroup keeps in LDS.
 inline constexpr int query_bytes = 16384;
 
-// paged: keys are in pages that a table names, 8-bit floats with their scales behind them.
+// paged: keys are in pages referenced by a table; pages of 8-bit floats have their scales at the end.
 struct LogitsConfig {
     ElementType element;
     int head_dim;
@@ -28,23 +28,23 @@ struct LogitsConfig {
 struct LogitsArguments {
     const void* q;
     int64_t q_token_bytes, q_head_bytes;
-    // Without pages, key n is at n x slot_bytes. Of 8-bit floats a page has its scales behind its last key.
+    // Without pages, key n is at n x slot_bytes. For 8-bit floats, the scales of a page follow its last key.
     const void* k;
     int64_t page_bytes, slot_bytes;
     const float* key_scale;  // without pages, or null
     int64_t key_scale_step;
     const float* weights;
     int64_t weight_token_step, weight_head_step;
-    const int32_t* starts;  // of tokens, or null: 0
-    const int32_t* ends;    // of tokens; or of sequences, whose last token sees all keys
-    const int32_t* table;   // of sequences, table_step apart
+    const int32_t* starts;  // per token, or null: 0
+    const int32_t* ends;    // per token; or per sequence, whose last token sees all keys
+    const int32_t* table;   // per sequence, table_step apart
     int64_t table_step;
     float* out;
     int64_t out_step;
     Divisor page, token_blocks, key_blocks;
     uint32_t heads, queries;
-    uint32_t keys, limit;          // columns of out, and keys that a row of the table has place for
-    uint32_t block_tokens, turns;  // of a workgroup
+    uint32_t keys, limit;          // columns of out, and keys that a row of the table has space for
+    uint32_t block_tokens, turns;  // per workgroup
     uint32_t ends_of_sequences, clean;
 };
 

@@ -1,4 +1,4 @@
-// kernels/logits/plan.cpp: which kernel computes logits, and how many tokens and keys a workgroup has.
+// kernels/logits/plan.cpp: selects the kernel that computes logits, and the number of tokens and keys per workgroup.
 // SPDX-License-Identifier: MIT
 #include "plan.h"
 
@@ -11,10 +11,10 @@ namespace hipkittens::logits {
 namespace {
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-// So many workgroups of each compute unit are enough to share the work evenly; beyond that each has more keys, so that q is loaded
-// more rarely.
+// This many workgroups per compute unit are enough to balance the work; past that, each workgroup gets more keys, so that q is
+// loaded less often.
 constexpr int64_t workgroups_per_unit = 32, most_turns = 16;
-// Keys are counted with 32 bits, also a turn behind the last one.
+// Keys are counted in 32 bits, also one iteration past the last one.
 constexpr int64_t most_keys = INT32_MAX - most_turns * turn_keys;
 
 [[noreturn]] void refuse(const std::string& text) {
@@ -32,7 +32,7 @@ Launch plan(const Problem& p, LogitsArguments arguments) {
         if (!includes(row.targets, p.device.target) || config.element != p.element ||
             config.head_dim != p.head_dim || config.paged != (p.page > 0))
             continue;
-        // Tokens whose heads fit into LDS together share the keys that are loaded.
+        // Tokens whose heads fit in LDS together share the loaded keys.
         const int64_t block_tokens =
             std::clamp<int64_t>(config.rows() / (divide_up(p.heads, 16) * 16), 1, p.queries);
         const int64_t token_blocks = divide_up(p.queries, block_tokens);

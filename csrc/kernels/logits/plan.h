@@ -1,4 +1,4 @@
-// kernels/logits/plan.h: from the logits of an indexer to their launch.
+// kernels/logits/plan.h: plans the launch of an indexer's logits.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <cstdint>
@@ -16,10 +16,10 @@ struct Problem {
     int64_t sequences, queries;  // tokens of each sequence
     int64_t keys;                // columns of the result
     int64_t page;                // 0: no pages
-    int64_t most_pages;          // of a row of the table
+    int64_t most_pages;          // per row of the table
 };
 
-// Throws std::invalid_argument for what no kernel takes. Tensors, strides, ends_of_sequences and clean are the caller's.
+// Throws std::invalid_argument if no kernel supports the problem. Tensors, strides, ends_of_sequences and clean are set by the caller.
 Launch plan(const Problem& problem, LogitsArguments arguments);
 
 }  // namespace hipkittens::logits

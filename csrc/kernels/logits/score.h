@@ -1,4 +1,4 @@
-// kernels/logits/score.h: sums over heads of weighted products, cut off at 0, of queries and keys.
+// kernels/logits/score.h: sums over heads of weighted products of queries and keys, with negative products set to 0.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
@@ -13,7 +13,7 @@ template <class T>
 using global = __attribute__((address_space(1))) T*;
 // 16 bytes of an operand of matrix instructions.
 using Piece = vec<uint32_t, 4>;
-// Accesses of 16 bytes want a dword's alignment.
+// 16-byte accesses need dword alignment.
 KITTENS_DEVICE Piece load_piece(global<const char> address) {
     typedef Piece piece __attribute__((aligned(4)));
     return *(global<const piece>)address;
@@ -23,18 +23,18 @@ struct KeyRange {
     int first, past;
     KITTENS_DEVICE bool is_empty() const { return first >= past; }
     KITTENS_DEVICE bool has(int key) const { return key >= first && key < past; }
-    // Whether it has one of the wave's keys from `key` on.
+    // Whether it contains any of the wave's keys from `key` on.
     KITTENS_DEVICE bool meets(int key) const { return !is_empty() && key < past && key + wave_keys > first; }
-    // Nothing outside is read: for other keys, its first or last one is.
+    // Nothing outside is read: for other keys, its first or last one is read.
     KITTENS_DEVICE int nearest(int key) const {
         key = key < past ? key : past - 1;
         return key > first ? key : first;
     }
 };
 
-// A matrix instruction has 16 heads as its rows and 16 keys as its columns, and leaves in lane l four heads of key l % 16. Lanes l / 16
-// of a row's bytes are neighbours; q has its in the same order, so that the order along the head's size does not matter. A lane adds
-// what its heads come to, the four lanes of a key add up at the end: always in the same order, whatever else the launch computes.
+// A matrix instruction has 16 heads as its rows and 16 keys as its columns, and leaves four heads of key l % 16 in lane l. Of a row, lane
+// l reads 16-byte pieces selected by l / 16; q is read in the same order, so the order along the head dimension does not matter. A lane
+// sums over its heads, and at the end the four lanes of a key are added: always in the same order, whatever else the launch computes.
 template <LogitsConfig config>
 struct Score {
     using T = typename element_of<config.element>::value;
@@ -52,7 +52,7 @@ struct Score {
     uint32_t sequence;
     int first_token, tokens;  // of the sequence
     KeyRange range;           // of all its tokens
-    // The wave's keys, those of lane l % 16 of each tile, and the scale of key l.
+    // The wave's keys, which are those of lane l % 16 of each tile, and the scale of key l.
     Row keys[key_tiles];
     float key_scale;
 
@@ -104,7 +104,7 @@ struct Score {
         const int past = from + static_cast<int>(arguments.turns) * turn_keys;
         const bool none = range.is_empty() || range.past <= from || range.first >= past;
         if (none && !arguments.clean) return;
-        // Heads of all tokens are in LDS, or part of those of one token at a time.
+        // Either the heads of all tokens are in LDS, or part of those of one token at a time.
         const int heads = arguments.heads;
         const bool resident = heads <= rows;
         if (resident && !none) {
@@ -137,16 +137,16 @@ struct Score {
         }
     }
 
-    // Rows in LDS for so many heads.
+    // Rows in LDS for this many heads.
     KITTENS_DEVICE static int padded(int heads) { return heads < rows ? (heads + 15) / 16 * 16 : rows; }
 
-    // Pieces of a row change places, so that those that a phase of a read asks for are in different banks.
+    // The pieces of a row are permuted, so that those read in one phase are in different banks.
     KITTENS_DEVICE static int place(int piece, int row) {
         constexpr int rows_in_window = target.read_b128_window_bytes / row_bytes;
         constexpr int most = row_pieces < 16 ? row_pieces - 1 : 15;
         int change = rows_in_window > 1 ? row / rows_in_window : row;
-        // A phase of gfx950 asks for rows 0-3 and 12-15 of one piece and 4-11 of its neighbour, or for the others: four rows that
-        // fill a window change places as 0, 2, 3, 1.
+        // A phase on gfx950 reads rows 0-3 and 12-15 of one piece and 4-11 of the adjacent piece, or the complement: groups of
+        // four rows, which fill a window, are permuted as 0, 2, 3, 1.
         if constexpr (rows_in_window == 4) change = (change << 1) ^ (change & 2 ? 7 : 0);
         return row * row_bytes + (piece ^ (change & most)) * b128_bytes;
     }
@@ -154,7 +154,7 @@ struct Score {
         return lds + query_bytes + row * static_cast<int>(sizeof(float));
     }
 
-    // Heads from `head` on of a token, with weights, from row `row` on. Behind the last one, zeros.
+    // Stores the heads of a token from `head` on, with weights, to rows from `row` on. Past the last head: zeros.
     KITTENS_DEVICE void put_rows(int token, int head, int row) const {
         const int count = padded(static_cast<int>(arguments.heads) - head);
         const int64_t at = row_of(token);
@@ -175,7 +175,7 @@ struct Score {
         }
     }
 
-    // Keys from `key` on.
+    // Loads the keys from `key` on.
     KITTENS_DEVICE void load_keys(int key) {
         const auto k = (global<const char>)arguments.k;
         const auto table = (global<const int32_t>)arguments.table + sequence * arguments.table_step;
@@ -238,7 +238,7 @@ struct Score {
         return sum;
     }
 
-    // At 0; NaN stays. gfx950 has one instruction for it.
+    // Clamps negative values to 0; NaN passes through. gfx950 has one instruction for it.
     KITTENS_DEVICE static float cut_off(float value) {
         if constexpr (target.number == 950)
             return __builtin_elementwise_maximum(value, 0.0f);
@@ -246,7 +246,7 @@ struct Score {
             return value < 0.0f ? 0.0f : value;
     }
 
-    // What `count` rows in LDS from `row` on come to, in the lane's part of them.
+    // Adds the contribution of `count` rows in LDS from `row` on, for the lane's part of them.
     KITTENS_DEVICE void add(vec<float, 2> (&sums)[key_tiles], int row, int count) const {
         for (int past = row + count; row < past; row += 16) {
             Row q;
@@ -265,7 +265,7 @@ struct Score {
         }
     }
 
-    // The sum of key l, of the four lanes that have parts of it: each lane keeps two tiles of four, then one of the two.
+    // The sum for key l over the four lanes that have parts of it: each lane keeps two tiles of four, then one of the two.
     KITTENS_DEVICE static float total_of_lane(const vec<float, 2> (&sums)[key_tiles]) {
         float part[key_tiles];
 #pragma unroll

@@ -1,4 +1,4 @@
-// kernels/mul_add/kinds.h: what is passed to a x + b, and the kind of rows in variants.def.
+// kernels/mul_add/kinds.h: the arguments of a x + b, and the kind of rows in variants.def.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../divisor.h"
@@ -8,18 +8,18 @@
 
 namespace hipkittens::mul_add {
 
-// Where a factor or summand comes from: it is a number that all elements share, one in memory, or one for each element.
+// The source of a factor or summand: a number shared by all elements, a single value in memory, or one value per element.
 enum class Source : int32_t { number, one, each };
 
 struct MulAddArguments {
-    StridedRows x, a, b;  // a and b where there is one for each element, else their data alone
-    void* result;         // rows one after the other; may be x, a or b
+    StridedRows x, a, b;  // a and b if there is one value per element; otherwise only their data
+    void* result;         // contiguous rows; may be x, a or b
     RowCounts rows;
     uint32_t columns;
     Divisor threads_per_row;  // columns / 8, rounded up
-    uint32_t aligned;         // every row begins on 4 bytes
+    uint32_t aligned;         // every row is 4-byte aligned
     Source source_a, source_b;
-    uint32_t float_a, float_b;  // one in memory is a float, not of x's type
+    uint32_t float_a, float_b;  // the single value in memory is a float instead of x's type
     float number_a, number_b;
 };
 

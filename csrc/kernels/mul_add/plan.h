@@ -1,4 +1,4 @@
-// kernels/mul_add/plan.h: from the arguments of a x + b to its launch.
+// kernels/mul_add/plan.h: plans the launch of a x + b from its arguments.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <stdexcept>
@@ -13,7 +13,7 @@ namespace hipkittens::mul_add {
 // Throws std::invalid_argument.
 inline void check(int64_t rows, int64_t columns) { check_row_threads("mul_add", rows, columns, threads); }
 
-// `threads_per_row` is decided here. Throws std::invalid_argument.
+// Sets `threads_per_row`. Throws std::invalid_argument.
 inline Launch plan(int target, ElementType element, MulAddArguments arguments) {
     check(arguments.rows.all, arguments.columns);
     arguments.threads_per_row = divisor_of(static_cast<uint32_t>(row_threads(arguments.columns)));

@@ -1,4 +1,4 @@
-// kernels/quantization/codes.h: from eight floats and their scale to codes in memory.
+// kernels/quantization/codes.h: from eight floats and their scale to quantized values (codes) in memory.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/float8.h"
@@ -16,7 +16,7 @@ KITTENS_DEVICE float largest_magnitude(eight values) {
     return result;
 }
 
-// Of elements as memory has them: without the sign the bits of 16-bit floats are in the order of the numbers, NaN above all.
+// For elements as in memory: without the sign, the bits of 16-bit floats are ordered like the numbers, with NaN above all.
 template <class T>
 KITTENS_DEVICE float largest_raw_magnitude(kittens::raw_eight<T> values) {
     if constexpr (!kittens::is_16bit<T>) {
@@ -30,7 +30,7 @@ KITTENS_DEVICE float largest_raw_magnitude(kittens::raw_eight<T> values) {
     }
 }
 
-// The scale, for memory, and what values are multiplied by. finite: no product of what has the scale with `inverse` is NaN.
+// The scale as stored, and the factor for values. finite: no value with this scale becomes NaN when multiplied by `inverse`.
 struct Scale {
     float value, inverse;
     uint32_t byte;  // of e8m0
@@ -54,14 +54,14 @@ KITTENS_DEVICE Scale scale_of_magnitude(const QuantizeArguments& arguments, floa
 }
 KITTENS_DEVICE Scale scale_of(const QuantizeArguments& arguments, float magnitude) {
     Scale scale = scale_of_magnitude(arguments, magnitude);
-    // Neither is infinite or NaN, or their product is.
+    // Neither is infinite or NaN, since otherwise their product would be.
     scale.finite = magnitude * scale.inverse < __builtin_inff();
     return scale;
 }
 
-// Codes are 0, 1, 2, ... steps of 1/2 up to 2, of 1 up to 4 and of 2 up to 6, and parity is that of the number of steps. 2^22 times
-// the power of two below a magnitude has the code's step as its last place, so that the sum of the two has the number of steps in its
-// last bits, which begin with each power of two 2 below the code.
+// Codes 0, 1, 2, ... are steps of 1/2 up to 2, of 1 up to 4 and of 2 up to 6, and their parity is that of the number of steps. 2^22
+// times the power of two below a magnitude has the step as its last place, so the sum of the two has the number of steps in its last
+// bits; these start 2 lower than the code with each power of two.
 KITTENS_DEVICE uint32_t e2m1_to_even(float magnitude) {
     const float bounded = kittens::smaller(magnitude, 6.0f);
     constexpr uint32_t exponent_bits = 0x7f800000, one = 0x3f800000;
@@ -70,7 +70,7 @@ KITTENS_DEVICE uint32_t e2m1_to_even(float magnitude) {
     const float sum = __builtin_fmaf(__builtin_bit_cast(float, power), 0x1p22f, bounded);
     return __builtin_bit_cast(uint32_t, sum) - power - (22u << 23) + ((power - one) >> 22);
 }
-// The line of each piece lies below those of the others where its step is the code's, so the least of the rounded ones is the code.
+// The line of each piece is below the other two where its step applies, so the least of the rounded values is the code.
 KITTENS_DEVICE uint32_t e2m1_away(float magnitude) {
     const float least = kittens::smaller(
         __builtin_roundf(2 * magnitude),
@@ -88,7 +88,7 @@ KITTENS_DEVICE uint32_t e2m1_word(eight values) {
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-        const float value = values[i];  // a bit cast of a vector's element would take the first one's bits
+        const float value = values[i];  // a bit cast of a vector's element would take the bits of the first one
         const float magnitude = kittens::absolute_value(value);
         const uint32_t code = ties_away ? e2m1_away(magnitude) : e2m1_to_even(magnitude),
                        sign = __builtin_bit_cast(uint32_t, value) >> 31;
@@ -97,8 +97,8 @@ KITTENS_DEVICE uint32_t e2m1_word(eight values) {
     return word;
 }
 
-// 6 bits, ties to even: `fraction` of them behind the leading one of numbers from 2^least on, below which steps are even. Of what is not
-// above the largest code.
+// 6-bit floats, ties to even: `fraction` bits after the leading one for numbers from 2^least on, below which steps are equal. For values
+// not above the largest one.
 template <int fraction, int least>
 KITTENS_DEVICE uint32_t float6(float value) {
     const float magnitude = kittens::absolute_value(value);
@@ -114,19 +114,19 @@ KITTENS_DEVICE uint32_t float6(float value) {
 
 KITTENS_DEVICE bool is_6_bits(Code code) { return code == Code::e2m3 || code == Code::e3m2; }
 
-// Not of NaN.
+// Not for NaN.
 KITTENS_DEVICE uint32_t int8(float value, bool toward_zero) {
     const float whole = toward_zero ? __builtin_truncf(value) : __builtin_rintf(value);
     return static_cast<uint32_t>(static_cast<int32_t>(kittens::median(whole, -127.0f, 127.0f))) & 0xff;
 }
 
-// The codes of eight values: 8 bytes, or the first 4 of e2m1 and the first 6 of codes of 6 bits. NaN is NaN where the code has one, and
-// else a zero.
+// The codes of eight values: 8 bytes, or the first 4 for e2m1 and the first 6 for 6-bit values. NaN becomes NaN if the format has one,
+// otherwise zero.
 KITTENS_DEVICE kittens::vec<uint32_t, 2> codes_of(const QuantizeArguments& arguments, eight values,
                                                   const Scale& scale) {
     values *= scale.inverse;
     const bool has_nan = arguments.code == Code::fp8 || arguments.code == Code::bf8;
-    // Of the whole wave: what NaN takes costs the lanes without one, too. Fences keep compilers from taking it for all to save a branch.
+    // For the whole wave: handling NaN costs the lanes without one, too. Fences keep compilers from always executing it to save a branch.
     const bool finite = !kittens::any_lane(!scale.finite);
     if (__builtin_expect(!finite && !has_nan, false)) {
         kittens::compiler_fence();
@@ -169,10 +169,10 @@ KITTENS_DEVICE kittens::vec<uint32_t, 2> codes_of(const QuantizeArguments& argum
     return words;
 }
 
-// The codes of the eight columns from `first` on of a row, of which `count` are there; whole: all of them, and on 4 bytes.
+// Stores the codes of eight columns of a row from `first` on, of which `count` exist; whole: all of them, and 4-byte aligned.
 KITTENS_DEVICE void store_codes(const QuantizeArguments& arguments, kittens::vec<uint32_t, 2> words,
                                 uint32_t row, uint32_t first, uint32_t count, bool whole) {
-    if (is_6_bits(arguments.code)) {  // of whole 32
+    if (is_6_bits(arguments.code)) {  // in whole groups of 32
         auto* halves = (__attribute__((address_space(1)))
                         uint16_t*)((__attribute__((address_space(1))) char*)arguments.codes +
                                    (row * static_cast<int64_t>(arguments.columns) + first) / 4 * 3);
@@ -197,8 +197,8 @@ KITTENS_DEVICE void store_codes(const QuantizeArguments& arguments, kittens::vec
     }
 }
 
-// The group of a column, and whether it is the group's first. A group has a power of two of columns, which the
-// compiler does not know: it would divide.
+// The group of a column, and whether it is the first of its group. A group has a power of two of columns,
+// which the compiler does not know: it would emit a division.
 KITTENS_DEVICE uint32_t group_of(const QuantizeArguments& arguments, uint32_t column) {
     return column >> __builtin_ctz(arguments.group_lanes * columns_of_thread);
 }
@@ -206,8 +206,8 @@ KITTENS_DEVICE bool begins_group(const QuantizeArguments& arguments, uint32_t co
     return (column & (arguments.group_lanes * columns_of_thread - 1)) == 0;
 }
 
-// Where the scale of row y and group x lies among shuffled ones: blocks of 32 rows and 8 groups of 256 bytes, in which bit 0 is the
-// row's bit 4, bit 1 the group's bit 2, bits 2-5 the row's bits 0-3 and bits 6-7 the group's bits 0-1.
+// The location of the scale of row y and group x in the shuffled layout: blocks of 32 rows and 8 groups of 256 bytes, in which bit
+// 0 is the row's bit 4, bit 1 the group's bit 2, bits 2-5 the row's bits 0-3 and bits 6-7 the group's bits 0-1.
 KITTENS_DEVICE int64_t shuffled_scale(uint32_t row, uint32_t group, uint32_t padded_groups) {
     return static_cast<int64_t>(row / 32) * 32 * padded_groups + group / 8 * 256 + group % 4 * 64 +
            row % 16 * 4 + group % 8 / 4 * 2 + row % 32 / 16;

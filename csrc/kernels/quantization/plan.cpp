@@ -1,4 +1,4 @@
-// kernels/quantization/plan.cpp: sizes of scales, and the shares of threads.
+// kernels/quantization/plan.cpp: the number of scales, and the assignment of columns to threads.
 // SPDX-License-Identifier: MIT
 #include "plan.h"
 

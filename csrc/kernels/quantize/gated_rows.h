@@ -1,4 +1,4 @@
-// kernels/quantize/gated_rows.h: short gated rows, of which a workgroup has several in turn.
+// kernels/quantize/gated_rows.h: short gated rows, of which a workgroup processes several in sequence.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/row_reduction.h"
@@ -9,7 +9,7 @@
 
 namespace hipkittens::quantize {
 
-// A scale for each row, which registers hold. The next row is loaded while this one is computed.
+// One scale per row, with rows held in registers. The next row is loaded while the current one is computed.
 template <HeldRowConfig config>
 struct GatedRowsKernel {
     using T = typename element_of<config.element>::value;
@@ -21,7 +21,7 @@ struct GatedRowsKernel {
     struct Held {
         Raw gate[config.chunks], other[config.chunks];
 
-        // Nothing behind the last row.
+        // Loads nothing past the last row.
         KITTENS_DEVICE Held(const QuantizeArguments& arguments, uint32_t row) {
             load(arguments, arguments.x, row, gate);
             load(arguments, arguments.other, row, other);

@@ -1,4 +1,4 @@
-// kernels/quantize/kernels.h: the device code of each kind of rows.
+// kernels/quantize/kernels.h: the device code for each kind of rows.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/row_reduction.h"
@@ -13,7 +13,7 @@ namespace hipkittens::quantize {
 
 using kittens::buffer;
 
-// A scale for each row. What a workgroup's registers hold is read once, the rest a second time.
+// One scale per row. The part that fits in a workgroup's registers is read once, the rest a second time.
 template <RowConfig config>
 struct RowKernel {
     using T = typename element_of<config.element>::value;
@@ -93,7 +93,7 @@ struct RowKernel {
         };
 #pragma unroll
         for (int c = 0; c < config.chunks; ++c)
-            if (c * step < arguments.columns)  // of whole waves: short rows do not pay for long ones
+            if (c * step < arguments.columns)  // uniform for whole waves: short rows do not pay for long ones
                 store(smoothed(kittens::widened(held[c]), column + c * step), column + c * step);
         for (uint32_t first = held_columns; first < arguments.columns; first += step)
             store(load(first + column), first + column);
@@ -129,8 +129,8 @@ KITTENS_DEVICE void store(const QuantizeArguments& arguments, const RowColumns<T
                 arguments.columns - columns.first, columns.whole() && arguments.columns % 8 == 0);
 }
 
-// A scale for each group of columns, whose threads are neighbours. `place` gives the row that scales of a row are stored in, to all
-// lanes of a wave together.
+// One scale per group of columns, whose threads are adjacent. `place` returns the row in which the scales of a row are stored, and
+// is called by all lanes of a wave together.
 template <GateConfig config, class Place>
 KITTENS_DEVICE void quantize_groups(const QuantizeArguments& arguments, const Place& place) {
     using T = typename element_of<config.element>::value;
@@ -142,7 +142,7 @@ KITTENS_DEVICE void quantize_groups(const QuantizeArguments& arguments, const Pl
     if constexpr (!config.gated)
         if (arguments.smooth && !columns.none()) {
             const float* factors = factors_of(arguments, columns.row);
-            // Floats begin on 4 bytes.
+            // Floats are 4-byte aligned.
             const auto of = RowColumns<float>::at(columns.row, columns.first, arguments.rows.all,
                                                   arguments.columns, true);
             values = factors ? values * of.load(factors, 0) : eight(0.0f);
@@ -153,7 +153,7 @@ KITTENS_DEVICE void quantize_groups(const QuantizeArguments& arguments, const Pl
     store(arguments, columns, values, scale);
     if (!begins_group(arguments, columns.first) || columns.row >= arguments.padded_rows) return;
     const uint32_t group = group_of(arguments, columns.first);
-    constexpr Scale one = {1, 1, 127};  // of padding, which matrix instructions read
+    constexpr Scale one = {1, 1, 127};  // for padding, which matrix instructions read
     const bool there = columns.row < arguments.rows.all && group < arguments.groups;
     store_scale(arguments, there ? scale : one, row, group);
 }
@@ -175,7 +175,7 @@ struct BandedGroupKernel : GroupWorkgroup {
     }
 };
 
-// A byte for each thread.
+// One byte per thread.
 template <NoConfig config>
 struct BandsKernel : GroupWorkgroup {
     KITTENS_DEVICE static void run(const BandsArguments& arguments) {
@@ -183,7 +183,7 @@ struct BandsKernel : GroupWorkgroup {
         const Divisor& padded = arguments.padded_columns;
         const uint32_t thread = kittens::workgroup_id_x() * threads + kittens::thread_id(),
                        row = padded.quotient(thread), column = thread - row * padded.value;
-        uint8_t scale = 127;  // 1, of columns that only pad
+        uint8_t scale = 127;  // 1, for columns that are only padding
         if (row < arguments.rows && column < arguments.columns)
             scale = ((global)arguments.scales)[row * arguments.row_step + column * arguments.column_step];
         const uint32_t place = BandsOfRanges{arguments.ranges}.place(row);
@@ -192,7 +192,7 @@ struct BandsKernel : GroupWorkgroup {
     }
 };
 
-// A scale for each block of a matrix: a row of it in 16 threads, and block_rows / 16 rows in each of them.
+// One scale per block of a matrix: 16 threads share a row of it, and each has block_rows / 16 rows.
 template <ElementConfig config>
 struct BlockKernel {
     using T = typename element_of<config.element>::value;
@@ -248,7 +248,7 @@ struct MaximumKernel {
     }
 };
 
-// One scale, which is given or follows from the maxima.
+// A single scale, which is given or computed from the maxima.
 template <GateConfig config>
 struct TensorKernel {
     using T = typename element_of<config.element>::value;

@@ -7,51 +7,51 @@
 
 namespace hipkittens::quantize {
 
-// Workgroups of the kind `maximum`: enough for every compute unit, and few enough for one thread each to be read.
+// Workgroups of the kind `maximum`: enough for every compute unit, and few enough for the threads of one workgroup to read all maxima.
 inline constexpr int largest_maxima = 1024;
 
-// gated: what is quantised is the activation of x times `other`, rounded to the element type.
+// gated: the quantized value is the activation of x times `other`, rounded to the element type.
 struct GateConfig {
     ElementType element;
     bool gated;
 };
-// A row is held in the registers of `waves` waves, `chunks` times 8 elements in each lane; longer ones are read twice.
+// A row is held in the registers of `waves` waves, with `chunks` times 8 elements per lane; longer rows are read twice.
 struct RowConfig {
     ElementType element;
     bool gated;
     int waves, chunks;
 };
-// Likewise of a token, or of a short gated row; longer ones have other kernels.
+// The same for a token, or a short gated row; longer ones use other kernels.
 struct HeldRowConfig {
     ElementType element;
     int waves, chunks;
 };
 
-// Where ranges of rows end, whole numbers on the device that no host reads.
+// The ends of ranges of rows, integers on the device that the host never reads.
 struct RangeEnds {
     const int32_t* ends;
     uint32_t count;
-    uint32_t padding;  // named, so that the bytes of the same launch are the same
+    uint32_t padding;  // named, so that the argument bytes of equal launches are equal
 };
 
-// Shuffled scales in bands of rows that begin with each range: row_bands.h. Rows of a band that are in no range are not written.
+// Shuffled scales in bands of rows that start anew with each range: row_bands.h. Rows of a band that are in no range are not written.
 struct BandedQuantizeArguments : QuantizeArguments {
     RangeEnds ranges;
 };
-// A token x[t] of x (tokens, columns) is read once: its codes have the rows places[t choices + i], and what is no row is not stored. Row r
-// is zeros where entries[r] is out of range. Rows begin on 4 bytes, and 8 divides their columns; 64 choices at most. Not of codes of 6 bits or of
-// other_rounding. codes_of_tokens: codes have the rows of x, for a
-// product that gathers them, and scales alone those of places.
+// A token x[t] of x (tokens, columns) is read once: its quantized rows are places[t choices + i], and invalid ones are not stored. Row r
+// is zeros where entries[r] is out of range. Rows are 4-byte aligned, their columns a multiple of 8; at most 64 choices. Not for 6-bit values
+// or other_rounding. codes_of_tokens: the quantized rows are those of x (tokens, columns), for a product that gathers them, and only the
+// scales are those of places.
 struct TokenQuantizeArguments : QuantizeArguments {
     const int32_t* places;
-    RangeEnds ranges;  // null: of shuffled scales alone
-    Divisor parts;     // workgroups of a token
+    RangeEnds ranges;  // null: for shuffled scales only
+    Divisor parts;     // workgroups per token
     uint32_t codes_of_tokens;
     uint32_t token_padding;  // as above
 };
-// Of rows (rows, columns) that are aligned, of columns that 8 divides, without a bias; not of codes of 6 bits or of other_rounding.
+// For aligned rows (rows, columns), with columns a multiple of 8, without a bias; not for 6-bit values or other_rounding.
 struct GatedRowsArguments : QuantizeArguments {
-    uint32_t workgroups;  // a row of each after the other
+    uint32_t workgroups;  // each processes every workgroups-th row
     uint32_t padding;     // as above
 };
 // Bytes of scales (rows, columns), in that order.
@@ -61,7 +61,7 @@ struct BandsArguments {
     int64_t row_step, column_step;
     RangeEnds ranges;
     uint32_t rows, columns;
-    Divisor padded_columns;  // threads of a row
+    Divisor padded_columns;  // threads per row
 };
 
 template <RowConfig config>
@@ -87,7 +87,7 @@ struct TensorKernel;
 
 namespace kinds {
 
-// A scale for each row, for each group of 32, 64 or 128 columns, for each block of rows and columns, and for the whole tensor.
+// One scale per row, per group of 32, 64 or 128 columns, per block of rows and columns, and for the whole tensor.
 struct row : Kind<RowConfig, QuantizeArguments, RowKernel> {};
 struct group : Kind<GateConfig, QuantizeArguments, GroupKernel> {};
 struct banded_group : Kind<GateConfig, BandedQuantizeArguments, BandedGroupKernel> {};

@@ -1,4 +1,4 @@
-// kernels/quantize/plan.cpp: which kernels quantise, and how their threads share rows and groups.
+// kernels/quantize/plan.cpp: selects the kernels that quantize, and how their threads share rows and groups.
 // SPDX-License-Identifier: MIT
 #include "plan.h"
 
@@ -36,7 +36,7 @@ const Row<kinds::row>& row_kernel(ElementType element, bool gated, int64_t colum
     return *best;
 }
 
-// Of token_row and gated_rows, the smallest first. Null: for such rows there is none.
+// For token_row and gated_rows, the smallest first. Null if there is none for such rows.
 template <class Kind>
 const Row<Kind>* held_row_kernel(ElementType element, int64_t columns) {
     for (const auto& row : variants<Kind>)
@@ -49,24 +49,24 @@ bool has_usual_codes(const QuantizeArguments& arguments) {
     return !arguments.other_rounding && arguments.code != Code::e2m3 && arguments.code != Code::e3m2;
 }
 
-// The launch of short gated rows, where there is one.
+// The launch of short gated rows, if supported.
 std::optional<Launch> plan_of_gated_rows(int target, ElementType element,
                                          const QuantizeArguments& arguments) {
     const auto* row = held_row_kernel<kinds::gated_rows>(element, arguments.columns);
     if (!row || !arguments.aligned || arguments.columns % columns_of_thread || arguments.bias ||
         arguments.rows.inner != arguments.rows.all || !has_usual_codes(arguments))
         return {};
-    // Waves that fill some 128 compute units have one row each; of more rows a workgroup has up to four.
+    // With only enough waves to fill some 128 compute units, each workgroup has one row; with more rows, up to four.
     const uint32_t rows = arguments.rows.all, filling = 4096 / row->config.waves * 2;
     const uint32_t turns = std::clamp(rows / filling, 1u, 4u), workgroups = (rows + turns - 1) / turns;
     return launch_of("quantize", row->name, target, {workgroups, 1, 1}, row->config.waves * 64,
                      GatedRowsArguments{arguments, workgroups});
 }
 
-// The launch that reads each token once, where there is one.
+// The launch that reads each token once, if supported.
 std::optional<Launch> plan_of_tokens(int target, ElementType element, Granularity granularity,
                                      const TokenQuantizeArguments& given) {
-    constexpr uint32_t lanes = 64;  // one for each choice
+    constexpr uint32_t lanes = 64;  // one per choice
     if (!given.aligned || given.columns % columns_of_thread || given.choices.value > lanes ||
         element == ElementType::f32 || given.smooth || !has_usual_codes(given))
         return {};
@@ -80,7 +80,7 @@ std::optional<Launch> plan_of_tokens(int target, ElementType element, Granularit
         const auto* row = held_row_kernel<kinds::token_row>(element, arguments.columns);
         return row ? std::optional(launch(row->name, tokens, row->config.waves * 64)) : std::nullopt;
     }
-    if (arguments.layout == ScaleLayout::shuffled && !arguments.ranges.ends) return {};  // rows that pad
+    if (arguments.layout == ScaleLayout::shuffled && !arguments.ranges.ends) return {};  // has padding rows
     const int64_t parts = divide_up(arguments.threads_per_row.value, threads);
     if (tokens * parts > INT32_MAX) return {};
     arguments.parts = divisor_of(static_cast<uint32_t>(parts));

@@ -1,4 +1,4 @@
-// kernels/quantize/plan.h: from what is to be quantised to launches.
+// kernels/quantize/plan.h: plans the launches of a quantization.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <cstdint>
@@ -19,17 +19,17 @@ struct Places {
 // Floats of workspace, for `maxima`.
 uint32_t maxima_count(int64_t rows, int64_t columns);
 
-// In order, on one stream. gated: activation(x) times other, whose tensor has no scale of its own but a given one. Of the arguments,
-// x, other, codes, scales, given, maxima, rows, columns, aligned, the activation and what says how a scale and a code
-// are made are the caller's; the rest is decided here.
-// ranges: scales of groups are in bands that begin with each range of rows, of which the host knows the number alone.
-// places: of each choice of so many tokens, where arguments have entries, its row. They say what entries say, and some kernels then read
-// each token once.
+// In order, on one stream. gated: activation(x) times other; with one scale per tensor, that scale must be given. The caller sets x,
+// other, codes, scales, given, maxima, rows, columns, aligned, the activation and the parameters of scales and quantized values; the
+// other arguments are set here.
+// ranges: group scales are in bands that start anew with each range of rows; the host knows only the number of ranges.
+// places: if arguments have entries, the row of each choice of the tokens. They contain the same information as entries, and
+// let some kernels read each token once.
 std::vector<Launch> plan(int target, ElementType element, Granularity granularity, int64_t group, bool gated,
                          QuantizeArguments arguments, const std::optional<RangeEnds>& ranges = {},
                          const std::optional<Places>& places = {});
 
-// `padded_columns` is decided here.
+// Sets `padded_columns`.
 Launch plan_bands(int target, BandsArguments arguments);
 
 }  // namespace hipkittens::quantize

@@ -1,4 +1,4 @@
-// kernels/quantize/row_bands.h: bands of 32 rows of scales that begin with each range of rows.
+// kernels/quantize/row_bands.h: bands of 32 rows of scales that start anew with each range of rows.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/scan_intrinsics.h"
@@ -6,12 +6,12 @@
 
 namespace hipkittens::quantize {
 
-// A tile of a product of groups begins with the first row of its group, and wants a band of scales to begin there as well. Row r of
-// range g, which begins with row f, is row 32 (f / 32 + g) + r - f of the bands. What is behind the last end is a range as well.
+// A tile of a grouped product begins with the first row of its group, and needs a band of scales to begin there as well. Row r of
+// range g, which begins with row f, is row 32 (f / 32 + g) + r - f of the bands. The rows past the last end form a range as well.
 struct BandsOfRanges {
     RangeEnds ranges;
 
-    // A row that all lanes ask for. An end below 0 counts as 0; whatever the ends are, the result is below row + 32 (ranges + 1).
+    // For a row that is the same in all lanes. An end below 0 counts as 0; for any ends, the result is below row + 32 (ranges + 1).
     KITTENS_DEVICE uint32_t place_of(uint32_t row) const {
         uint32_t begin = 0, before = 0;  // ranges
         for (uint32_t first = 0; first < ranges.count; first += kittens::wave_lanes) {
@@ -28,7 +28,7 @@ struct BandsOfRanges {
         }
         return band_rows * (begin / band_rows + before) + row - begin;
     }
-    // Of rows that ascend with the lanes: few of them in a wave. All lanes must ask.
+    // For rows that ascend with the lanes, with few distinct ones in a wave. All lanes must call it.
     KITTENS_DEVICE uint32_t place(uint32_t row) const {
         const uint32_t last = kittens::value_of_lane<63>(row);
         uint32_t result = 0;
@@ -38,7 +38,7 @@ struct BandsOfRanges {
         }
         return result;
     }
-    // Of the rows that some lanes have, whatever their order, each its own. All lanes must ask.
+    // For a separate row in each of some lanes, in any order. All lanes must call it.
     KITTENS_DEVICE uint32_t places(uint32_t row, uint64_t lanes) const {
         uint32_t begin = 0, before = 0;
         for (uint32_t first = 0; first < ranges.count; first += kittens::wave_lanes) {

@@ -1,4 +1,4 @@
-// kernels/quantize/row_values.h: what a row's values are before they are quantised: a gate's, a token's, times factors.
+// kernels/quantize/row_values.h: the values of a row before quantization: of a gate, of a token, times factors.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../activation_functions.h"
@@ -16,8 +16,8 @@ KITTENS_DEVICE eight gated_by(eight gate, eight other, float alpha, float limit)
         y[i] = activation::gated<kind, !kittens::is_16bit<T>>(gate[i], other[i], alpha, limit).value;
     return y;
 }
-// The gated activation, rounded as if it went to memory in between: the codes are those of its tensor.
-// load_bias gives the eight columns of the bias from x's or from other's first on.
+// The gated activation, rounded as if it were stored in between: quantized values match those of the stored tensor.
+// load_bias returns eight columns of the bias, from the first column of x or of other on.
 template <class T, class Load>
 KITTENS_DEVICE kittens::raw_eight<T> gated(const QuantizeArguments& arguments, eight gate, eight other,
                                            const Load& load_bias) {
@@ -26,7 +26,7 @@ KITTENS_DEVICE kittens::raw_eight<T> gated(const QuantizeArguments& arguments, e
         other += load_bias(arguments.columns);
     }
     eight y;
-    // Most models' gate: without a limit, whose comparisons are a fifth of the work, and not behind the others' code.
+    // The most common gate: without a limit, whose comparisons are a fifth of the work, and placed before the code of the others.
     constexpr auto silu = activation::Activation::silu;
     constexpr float none = __builtin_inff();
     if (__builtin_expect(arguments.activation == silu && arguments.limit == none, true))
@@ -38,7 +38,7 @@ KITTENS_DEVICE kittens::raw_eight<T> gated(const QuantizeArguments& arguments, e
     return __builtin_convertvector(y, kittens::raw_eight<T>);
 }
 
-// The row of x that a row is, or `no_row` where it is zeros.
+// The row of x for a row, or `no_row` if it is zeros.
 inline constexpr uint32_t no_row = UINT32_MAX;
 KITTENS_DEVICE uint32_t row_of_x(const QuantizeArguments& arguments, uint32_t row) {
     if (!arguments.entries) return row;
@@ -46,7 +46,7 @@ KITTENS_DEVICE uint32_t row_of_x(const QuantizeArguments& arguments, uint32_t ro
     return entry < arguments.entry_limit ? arguments.choices.quotient(entry) : no_row;
 }
 
-// The row of `smooth` that a row has: null where it has none.
+// The row of `smooth` for a row: null if it has none.
 KITTENS_DEVICE const float* factors_of(const QuantizeArguments& arguments, uint32_t row) {
     const uint32_t id = arguments.smooth_ids
                             ? ((__attribute__((address_space(1))) const uint32_t*)arguments.smooth_ids)[row]

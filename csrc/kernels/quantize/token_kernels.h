@@ -10,7 +10,7 @@
 
 namespace hipkittens::quantize {
 
-// The eight codes of each of a thread's columns, `step` columns apart, to one row.
+// Stores the eight codes of each of a thread's chunks of columns, `step` columns apart, to one row.
 template <int chunks>
 KITTENS_DEVICE void store_token_codes(const TokenQuantizeArguments& arguments,
                                       const kittens::vec<uint32_t, 2> (&words)[chunks], uint32_t row,
@@ -26,7 +26,7 @@ KITTENS_DEVICE kittens::buffer token_of(const TokenQuantizeArguments& arguments,
             arguments.columns * static_cast<uint32_t>(sizeof(T))};
 }
 
-// A scale for each row.
+// One scale per row.
 template <HeldRowConfig config>
 struct TokenRowKernel {
     using T = typename element_of<config.element>::value;
@@ -66,7 +66,7 @@ struct TokenRowKernel {
     }
 };
 
-// A scale for each group of columns. A workgroup has as many columns of a token as it has threads times 8.
+// One scale per group of columns. A workgroup processes 8 columns of a token per thread.
 template <ElementConfig config>
 struct TokenGroupKernel {
     using T = typename element_of<config.element>::value;
@@ -78,9 +78,9 @@ struct TokenGroupKernel {
                        part = kittens::workgroup_id_x() - token * arguments.parts.value;
         const uint32_t column = (part * threads + kittens::thread_id()) * columns_of_thread;
         const kittens::raw_eight<T> held =
-            kittens::load_raw<T>(token_of<T>(arguments, token), column);  // 0 behind the row
+            kittens::load_raw<T>(token_of<T>(arguments, token), column);  // 0 past the end of the row
         const TokenRows rows(arguments, token);
-        // Before x is waited for: ends of ranges are then in flight beside it.
+        // Before waiting for x: the loads of range ends are then in flight at the same time.
         const uint32_t scales = row_of_scales(arguments, rows.place(), rows.has_place());
         const float magnitude = kittens::combine_group(largest_raw_magnitude<T>(held), arguments.group_lanes,
                                                        kittens::larger_or_nan);
@@ -102,13 +102,13 @@ struct TokenGroupKernel {
         if (!arguments.ranges.ends) return row;
         return BandsOfRanges{arguments.ranges}.places(row, kittens::lanes_where(there));
     }
-    // The same to the rows of all lanes that have one.
+    // The same for the rows of all lanes that have one.
     KITTENS_DEVICE static void store_rows(const TokenQuantizeArguments& arguments, uint32_t column,
                                           uint32_t row, uint32_t row_of_scales, bool there,
                                           const Scale& scale, eight values) {
         const kittens::vec<uint32_t, 2> words[] = {codes_of(arguments, values, scale)};
         const uint32_t group = group_of(arguments, column);
-        constexpr Scale one = {1, 1, 127};  // of padding, which matrix instructions read
+        constexpr Scale one = {1, 1, 127};  // for padding, which matrix instructions read
         const bool stores_scale = begins_group(arguments, column) && group < arguments.padded_groups;
 #pragma clang loop unroll(disable)
         for (uint64_t left = kittens::lanes_where(there); left; left &= left - 1) {

@@ -1,4 +1,4 @@
-// kernels/sample/kernels.h: the device code of each kind of rows.
+// kernels/sample/kernels.h: the device code for each kind of rows.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/order_key.h"
@@ -12,7 +12,7 @@ namespace hipkittens::sample {
 using kittens::buffer;
 using kittens::eight;
 
-// A column and the order key of its value; the first of equal ones is the greatest.
+// A column and the order key of its value; of equal values, the first is the greatest.
 class Best {
     uint32_t key_ = 0, column_ = 0;
 
@@ -25,7 +25,7 @@ class Best {
   public:
     KITTENS_DEVICE void add(float value, uint32_t column) { take(kittens::order_key(value), column); }
     KITTENS_DEVICE void add(uint64_t best) { take(static_cast<uint32_t>(best >> 32), column_of(best)); }
-    // Of the workgroup, the same in each lane of the first wave.
+    // The best of the workgroup, the same in each lane of the first wave.
     KITTENS_DEVICE uint64_t of_workgroup(kittens::shared_byte* lds) {
         of_wave();
         kittens::lds_write(key_, lds + kittens::wave_id() * 8);
@@ -78,7 +78,7 @@ struct Choose {
 
     KITTENS_DEVICE static void race(const ChooseArguments& arguments, const buffer& logits,
                                     const buffer& exponentials, float temperature, Best& best) {
-        // A temperature that is not a number makes every value none, and the first column the choice.
+        // A NaN temperature makes every value NaN, so the first column is chosen.
         const float inverse = 1 / (temperature < least_temperature ? least_temperature : temperature);
         const float eps = arguments.eps;
         sweep(
@@ -96,7 +96,7 @@ struct Choose {
     struct Wide {
         static constexpr bool value = value_;
     };
-    // Gives best value_of(column, wide)(x, i) of the row's elements. What lies behind the end is left out.
+    // Passes value_of(column, wide)(x, i) for the row's elements to best. Elements past the end are skipped.
     template <class ValueOf>
     KITTENS_DEVICE static void sweep(const ChooseArguments& arguments, const buffer& row,
                                      const ValueOf& value_of, Best& best) {

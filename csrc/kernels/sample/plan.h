@@ -1,4 +1,4 @@
-// kernels/sample/plan.h: from the choice of one column of each row to its launch.
+// kernels/sample/plan.h: plans the launch of choosing one column of each row.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace hipkittens::sample {
 
-// Throws std::invalid_argument. A kernel counts the bytes of a row of float32 in 32 bits, with a turn of its loop behind the end, and
-// HIP the threads of a grid.
+// Throws std::invalid_argument. A kernel counts the bytes of a float32 row in 32 bits, including one iteration of its loop past the
+// end, and HIP the threads of a grid.
 inline void check(int64_t rows, int64_t columns) {
     constexpr int64_t most_rows = UINT32_MAX / threads, most_columns = INT32_MAX / 4;
     if (rows > most_rows || columns < 1 || columns > most_columns)
@@ -22,15 +22,15 @@ inline void check(int64_t rows, int64_t columns) {
                                     " columns are allowed");
 }
 
-// Workgroups that share a row, and 64-bit numbers of workspace for each row where there are several: few rows alone would leave
-// most compute units idle, and a share is worth at least a turn of the loop.
+// The number of workgroups that share a row, and of 64-bit words of workspace per row if there are several: few rows alone
+// would leave most compute units idle, and a share should be at least one iteration of the loop.
 constexpr int64_t parts(int64_t rows, int64_t columns) {
     constexpr int64_t turn = threads * 8;
     const int64_t wanted = enough_workgroups / std::max<int64_t>(rows, 1);
     return std::clamp<int64_t>(wanted, 1, std::min<int64_t>((columns + turn - 1) / turn, most_parts));
 }
 
-// In order. `parts` and `share` are decided here; bests has as many numbers as `parts` says. Throws std::invalid_argument.
+// In order. Sets `parts` and `share`; bests has as many words as `parts` returns. Throws std::invalid_argument.
 inline std::vector<Launch> plan(int target, ElementType element, ChooseArguments arguments) {
     check(arguments.rows.all, arguments.columns);
     const int64_t wanted = parts(arguments.rows.all, arguments.columns);
