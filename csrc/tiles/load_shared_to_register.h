@@ -50,7 +50,7 @@ KITTENS_DEVICE void load_part(rt<T, R, C, row_l, Shape>& destination, Tile sourc
 }
 
 // Column layout: runs of adjacent rows, so the read transposes. gfx950 transposes in the LDS read; gfx942
-// gathers elements (its GEMM fills the tile transposed instead: load_global_to_shared.h).
+// gathers elements (its GEMM fills the tile transposed instead: load_global_to_shared_transposed.h).
 template <class Part, class T, int R, int C, class Shape, class Tile>
 KITTENS_DEVICE void load_part(rt<T, R, C, col_l, Shape>& destination, Tile source, int row, int col) {
     using Register = rt<T, R, C, col_l, Shape>;

@@ -62,11 +62,11 @@ KITTENS_DEVICE void buffer_store(V value, buffer destination, uint32_t offset) {
                                               offset, destination.scalar_offset, 0);
 }
 
-// Loads 16 bytes per lane and offset from memory to LDS: those of offsets[n] to `destination` + 1024 n + 16 x
-// lane. Assembly instead of the builtin: after the builtin, the compiler waits for all of vmcnt before every
-// later LDS read that it cannot tell apart (SIInsertWaitcnts, LDS DMA). The caller waits with
-// wait_vector_memory. All loads share m0; the instructions' offset fields separate them, and apply to the memory
-// address as well. One wait state is required between a scalar write of m0 and its use (CDNA3 ISA manual 4.5).
+// Loads 16 bytes per lane and offset from memory to LDS: those of offsets[n] to `destination` + 1024 n + 16 x lane.
+// Assembly instead of the builtin: after the builtin, the compiler waits for all of vmcnt before every later LDS
+// read that it cannot tell apart (SIInsertWaitcnts, LDS DMA). The caller waits with wait_vector_memory. All
+// loads share m0; the instructions' offset fields separate them, and apply to the memory address as well. One
+// wait state is required between a scalar write of m0 and its use (CDNA3 ISA manual 4.5).
 template <int Count>
 KITTENS_DEVICE void buffer_load_to_lds(buffer source, const uint32_t* offsets, shared_byte* destination) {
     static_assert(Count >= 1 && Count <= 4, "the offset field has 12 bits");

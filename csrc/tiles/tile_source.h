@@ -89,9 +89,9 @@ struct tiles_of_window {
     KITTENS_DEVICE void advance() { window.advance(step); }
 };
 
-// Rows found through a page table, like those of a key-value cache: row r is row r % page_rows of page table[r /
-// page_rows]. A page has a power of two of rows and begins at `pool` + page x page_bytes. A view covers consecutive rows
-// of one page: those of a tile or, where pages are smaller, those that one wave loads of it.
+// Rows found through a page table, like those of a key-value cache: row r is row r % page_rows of page table[r / page_rows].
+// A page has a power of two of rows and begins at `pool` + page x page_bytes. A view covers consecutive rows of one page:
+// those of a tile or, where pages are smaller, those that one wave loads of it.
 struct tiles_of_pages {
     const char* pool;
     int64_t page_bytes;

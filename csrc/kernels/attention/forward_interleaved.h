@@ -19,8 +19,8 @@ struct InterleavedForward : ForwardWave<config> {
     using Wave::all, Wave::arguments, Wave::direct, Wave::keys, Wave::output, Wave::own, Wave::query,
         Wave::weights;
     static_assert(!config.dropout && config.head_dim == config.value_dim, "the simple schedule has these");
-    // Tiles in LDS: those being read, and those in flight. At the barrier of tile t, loads are issued for the keys of tile t
-    // + 2 and the values of tile t + 2. Through registers, values are committed to LDS one barrier later: t + 1.
+    // Tiles in LDS: those being read, and those in flight. At the barrier of tile t, loads are issued for the keys of tile t + 2
+    // and the values of tile t + 2. Through registers, values are committed to LDS one barrier later: t + 1.
     static constexpr int key_tiles = 2, value_tiles = direct ? 3 : 2;
     static constexpr int key_bytes = key_tiles * KeyTile::bytes, value_bytes = value_tiles * ValueTile::bytes;
     // Queries also pass through LDS, in the space later used by values.

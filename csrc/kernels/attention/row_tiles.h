@@ -55,7 +55,7 @@ struct RowTiles {
             step_bytes[i.value] = order.heads_inside ? head_bytes(i) : row_step * bytes;
         });
     }
-    // The step past the last tile was a turn, and the views have stayed.
+    // The step past the last tile was a turn of the inner loop, and the views stayed as they were.
     KITTENS_DEVICE bool ended() const { return left < 0; }
     template <class HeadBytes>
     KITTENS_DEVICE void next(const HeadBytes& head_bytes) {

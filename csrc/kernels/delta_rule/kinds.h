@@ -19,7 +19,7 @@ struct TokenHeads {
     int64_t sequence, token, head;
 };
 
-// One state per slot and value head. For step: four adjacent elements have the alignment of their vector, and are all present or all absent.
+// One state per slot and value head. For step: four adjacent elements have the alignment of their vector, and are all present or none is.
 struct States {
     void* data;  // null: zeros before every sequence, and no state is stored
     int64_t slot, head, key, value;

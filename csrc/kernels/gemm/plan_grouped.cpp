@@ -227,8 +227,8 @@ hipkittens::Launch plan(const GroupedProblem& problem) {
     if (!has_kernel(problem))
         throw std::invalid_argument("grouped_gemm: gfx" + std::to_string(problem.device.target) +
                                     " has no kernel for these formats and scalings");
-    // The chip's clock pays for what the matrix cores spend on empty rows. Where reading weights dominates, any tile takes as long,
-    // and these predictions are off by more than a tenth: twice as many rows for a seventh fewer clocks are considered equal.
+    // What the matrix cores spend on empty rows lowers the chip's clock. Where reading weights dominates, any tile takes as long,
+    // and these predictions are off by more than a tenth: twice as many rows for a seventh fewer clocks are considered equally good.
     constexpr double worth_of_rows = 0.2;
     const GroupedVariant* best = nullptr;
     double best_score = 0;

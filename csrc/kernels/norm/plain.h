@@ -11,7 +11,7 @@ template <class T, RowShape shape>
 class PlainRows {
     static constexpr bool several = shape.rows_per_wave() > 1;
     static constexpr uint32_t out_of_range =
-        0x80000000u;  // also past a row that ends there
+        0x80000000u;  // and so is any offset past it, as in a row that ends there
     uint32_t first_, lane_row_ = 0, row_bytes_;
     bool there_ = true;
 

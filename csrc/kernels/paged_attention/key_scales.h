@@ -6,8 +6,8 @@
 
 namespace hipkittens::paged_attention {
 
-// The scales of a tile, loaded with its keys: of every 16 lanes, which share rows of 8 keys, lane n has the scale of key n and lane 8
-// + n that of its value, in the order in which KeyPages has their pages.
+// The scales of a tile, loaded with its keys: of every 16 lanes, which share rows of 8 keys, lane n has the scale of key n and
+// lane 8 + n that of its value, in the order in which KeyPages has their pages.
 struct KeyScales {
     global<const float> data;
     int64_t page_step, slot_step;

@@ -61,7 +61,7 @@ KITTENS_DEVICE Scale scale_of(const QuantizeArguments& arguments, float magnitud
 
 // Codes 0, 1, 2, ... are steps of 1/2 up to 2, of 1 up to 4 and of 2 up to 6, and their parity is that of the number of steps. 2^22
 // times the power of two below a magnitude has the step as its last place, so the sum of the two has the number of steps in its last
-// bits; these start 2 lower than the code with each power of two.
+// bits; with each power of two, that number falls 2 further below the code.
 KITTENS_DEVICE uint32_t e2m1_to_even(float magnitude) {
     const float bounded = kittens::smaller(magnitude, 6.0f);
     constexpr uint32_t exponent_bits = 0x7f800000, one = 0x3f800000;

@@ -7,8 +7,8 @@
 
 namespace hipkittens::sample {
 
-// For each row, the column with the largest x_j / T - log(e_j + eps), the first of equal ones: that of the largest p_j / (e_j +
-// eps) with p = softmax(x / T). If T is 0 or there is no e, that of the largest x_j.
+// For each row, the column with the largest x_j / T - log(e_j + eps), the first of equal ones: that of the largest
+// p_j / (e_j + eps) with p = softmax(x / T). If T is 0 or there is no e, that of the largest x_j.
 struct ChooseArguments {
     StridedRows x;
     const float* exponentials;  // [row][column], or null

@@ -119,7 +119,7 @@ struct Select {
             const uint32_t bound = greatest_bound<Keys::bits>(greatest, k, team).key;
             if (keys.reached(bound, team) <= most) return keys.list(bound, ~0u, lds, 0, most, team);
         }
-        // If more than k keys reach the last one, first all greater keys, then as many of the equal ones as needed.
+        // If more than k keys reach the bound: first all greater keys, then as many of the equal ones as needed.
         const Bound bound = keys.bound(k, team);
         uint32_t count = 0, least = bound.exact ? bound.key : bound.key + 1, last = ~0u;
         const bool none_is_greater = least == 0;
