@@ -131,7 +131,8 @@ KITTENS_DEVICE float smaller(float x, float y) { return __builtin_fminf(x, y); }
 // For non-negative values: the larger one, or NaN if either is NaN, since the bits of a NaN are larger.
 KITTENS_DEVICE float larger_or_nan(float x, float y) {
     const uint32_t a = __builtin_bit_cast(uint32_t, x), b = __builtin_bit_cast(uint32_t, y);
-    return __builtin_bit_cast(float, __builtin_elementwise_max(a, b));  // a select would take two instructions
+    return __builtin_bit_cast(float,
+                              __builtin_elementwise_max(a, b));  // a select would take two instructions
 }
 
 // The median of three; with a NaN among them the result is the hardware's choice.

@@ -13,7 +13,8 @@ inline constexpr uint32_t buffer_flags = 0x00020000;
 struct buffer {
     const char* base;
     uint32_t bytes;
-    uint32_t scalar_offset = 0;  // added to every lane's offset, and included in the range check; less than bytes
+    uint32_t scalar_offset =
+        0;  // added to every lane's offset, and included in the range check; less than bytes
     KITTENS_DEVICE __amdgpu_buffer_rsrc_t descriptor() const {
         return __builtin_amdgcn_make_buffer_rsrc(const_cast<char*>(base), 0, bytes, buffer_flags);
     }

@@ -7,8 +7,10 @@ namespace kittens {
 
 // How the elements of a vector are distributed if Shape describes a row-layout base tile (a column-layout tile is treated
 // as the row-layout tile of its transpose).
-struct align_l {};  // along the runs: a lane holds the elements of its runs, with equal values in all lanes that hold the same run
-struct ortho_l {};  // across the lanes: one element per lane and base tile, with equal values in all lanes of one row
+struct align_l {
+};  // along the runs: a lane holds the elements of its runs, with equal values in all lanes that hold the same run
+struct ortho_l {
+};  // across the lanes: one element per lane and base tile, with equal values in all lanes of one row
 
 template <class T, int Length, class Layout, class Shape = rt_16x16>
 struct rv {

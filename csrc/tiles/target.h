@@ -5,12 +5,12 @@
 namespace kittens {
 
 struct Target {
-    int number;               // 942, 950
-    int lds_bytes;            // per compute unit (CDNA3/CDNA4 white papers)
+    int number;     // 942, 950
+    int lds_bytes;  // per compute unit (CDNA3/CDNA4 white papers)
     int direct_to_lds_bytes;  // bytes per lane of the widest instruction worth using; gfx942 has 4, which is slower than
                               // loading through registers
-    int matrix_k_16bit;       // K of the 16x16 MFMA on 16-bit elements; the 32x32 one has half of it
-    int matrix_k_8bit;        // the same for 8-bit floats
+    int matrix_k_16bit;          // K of the 16x16 MFMA on 16-bit elements; the 32x32 one has half of it
+    int matrix_k_8bit;           // the same for 8-bit floats
     int read_b128_window_bytes;  // banks x 4 bytes over which one phase of ds_read_b128 is spread
     bool transposed_lds_read;    // ds_read_b64_tr_b16
     bool lane_swaps;             // v_permlane16_swap, v_permlane32_swap

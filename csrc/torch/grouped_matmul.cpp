@@ -31,7 +31,8 @@ constexpr const char* grouped_gated_schema =
 // (m), int32, a is (tokens, bytes of k), and row r of the product is that of token entries[r] / choices; scale_a is still that of the m rows.
 constexpr const char* scaled_grouped_gemm_schema =
     "scaled_grouped_gemm(Tensor a, Tensor b, Tensor offs, Tensor? scale_a, Tensor? scale_b, Tensor? bias, "
-    "Tensor? entries, int choices, int format_a, int format_b, int scaling_a, int scaling_b, ScalarType out_dtype) -> Tensor";
+    "Tensor? entries, int choices, int format_a, int format_b, int scaling_a, int scaling_b, ScalarType "
+    "out_dtype) -> Tensor";
 constexpr const char* operation = "grouped_gemm";
 
 // Columns of groups are rows of the transposed product.

@@ -36,8 +36,7 @@ struct Quantization {
     // ranges: how many ranges of rows there are whose scales begin with a band of their own.
     Results results(const Placement& placement, std::vector<int64_t> sizes,
                     const std::optional<Tensor>& scale, Device device,
-                    const std::optional<int64_t>& ranges = {},
-                    const std::optional<int64_t>& code_rows = {});
+                    const std::optional<int64_t>& ranges = {}, const std::optional<int64_t>& code_rows = {});
     void add_regions(const Results& results, const std::optional<Tensor>& scale,
                      std::vector<runtime::Region>& regions) const;
 };

@@ -24,7 +24,8 @@ namespace {
 // of 32 rows that begin with each range, and rows of bands that are in none are not written (kernels/quantize/row_bands.h).
 constexpr const char* quantize_schema =
     "quantize(Tensor x, Tensor? scale, Tensor? smooth, Tensor? ids, Tensor? entries, Tensor? places, "
-    "Tensor? ends, int choices, bool codes_of_tokens, int code, int group, int layout, float floor, float bound, float zero_scale, "
+    "Tensor? ends, int choices, bool codes_of_tokens, int code, int group, int layout, float floor, float "
+    "bound, float zero_scale, "
     "int power_exponent, int power_threshold, bool other_rounding) -> (Tensor codes, Tensor scales)";
 
 // The same of activation(x) * other, rounded to x's dtype; without other, x (..., 2 d) holds both. activation, alpha and limit as in
@@ -122,7 +123,8 @@ void check_places(const std::string& where, std::optional<Tensor>& places,
 template <bool gated>
 void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
     const std::string name = gated ? "gated_activation_quantize" : "quantize", where = name + ": ";
-    if (argument_count != (gated ? 17 : 18) || result_count != 2) fail(name + " is registered with another schema");
+    if (argument_count != (gated ? 17 : 18) || result_count != 2)
+        fail(name + " is registered with another schema");
     Arguments given(stack, argument_count);
     Tensor x = given.tensor();
     std::optional<Tensor> other, bias, smooth, ids, entries, places;
@@ -213,9 +215,8 @@ void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
         if (maxima) regions.push_back({partial.data(), partial.extent_bytes(Dtype::float32), "maxima", true});
         std::optional<quantize::Places> of_choices;
         if (places) of_choices = {static_cast<const int32_t*>(places->data()), codes_of_tokens};
-        for (const Launch& each : quantize::plan(
-                 placement.target(), element_type(dtype), how.granularity, how.group, gated, arguments,
-                 ranges, of_choices))
+        for (const Launch& each : quantize::plan(placement.target(), element_type(dtype), how.granularity,
+                                                 how.group, gated, arguments, ranges, of_choices))
             placement.launch(each, regions);
     }
     stack[0] = to_result(std::move(results.codes));

@@ -21,8 +21,8 @@ struct ActivationArguments {
     StridedRows x;
     StridedRows other;  // multiplied by the activated gate x
     StridedRows dy;     // for the gradient only
-    const void* bias;   // for gated rows, or null: 2 columns elements of their type, added to x, then to other
-    void* result;       // y, or the gradient of x
+    const void* bias;  // for gated rows, or null: 2 columns elements of their type, added to x, then to other
+    void* result;      // y, or the gradient of x
     void* dother;
     int64_t result_step;  // stride between rows of result and dother
     RowCounts rows;

@@ -84,10 +84,11 @@ struct Dropout {
 
 // For kernels with score terms (score_terms.h).
 struct ScoreTermArguments {
-    const float* slopes;         // ALiBi slopes, one per head; or null
-    int64_t slopes_of_sequence;  // stride from the slopes of one sequence to those of the next; 0: shared by all
-    float cap_log2;              // softcap x log2(e)
-    float inner_log2;            // 2 x scale / softcap x log2(e), with the sign of the scale unless q carries it
+    const float* slopes;  // ALiBi slopes, one per head; or null
+    int64_t
+        slopes_of_sequence;  // stride from the slopes of one sequence to those of the next; 0: shared by all
+    float cap_log2;          // softcap x log2(e)
+    float inner_log2;        // 2 x scale / softcap x log2(e), with the sign of the scale unless q carries it
 };
 
 // The order in which workgroups take tiles of rows of a head, chosen so that neighbors share data.

@@ -53,7 +53,8 @@ struct DeltaKernel {
 
     // How the output of a query is divided between its keys and the sink.
     struct Shares {
-        float start, keys, sink;  // -LSE including the sink, base 2; the sum of P over all keys, and P of the sink
+        float start, keys,
+            sink;  // -LSE including the sink, base 2; the sum of P over all keys, and P of the sink
     };
     KITTENS_DEVICE static Shares shares_of(const BackwardArguments& arguments, float lse, int head) {
         constexpr float log2_e = 1.4426950408889634f;

@@ -26,7 +26,7 @@ enum class ScoreTerms {
 
 struct ForwardConfig {
     ElementType input;
-    int head_dim;  // of the tiles of Q and K; any smaller multiple of 8 runs with the rest of the row masked
+    int head_dim;   // of the tiles of Q and K; any smaller multiple of 8 runs with the rest of the row masked
     int value_dim;  // of the tiles of V, likewise
     int waves;
     Schedule schedule;

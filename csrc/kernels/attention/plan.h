@@ -36,7 +36,8 @@ struct Problem {
     int64_t slopes_of_sequence = 0;
     const float* sinks = nullptr;
     bool causal = false;
-    int64_t window_left = -1, window_right = -1;  // keys on each side of a query's own position; negative: all
+    int64_t window_left = -1,
+            window_right = -1;  // keys on each side of a query's own position; negative: all
     // Packed sequences (arguments.h): batch + 1 first rows on the device, and the total number of rows. Null: a padded batch.
     const int32_t *first_q = nullptr, *first_k = nullptr;
     int64_t rows_q = 0, rows_k = 0;

@@ -49,7 +49,7 @@ struct QuantizedForward {
     shared_byte* lds;
     TileCoordinate coordinate;
     int key_head, first_query;  // of the wave
-    KeyRange all, own;          // the keys that the workgroup loads, and the part of them that this wave needs
+    KeyRange all, own;  // the keys that the workgroup loads, and the part of them that this wave needs
     float q_scale;
     const float* k_scales;
     Query query[pieces];

@@ -111,7 +111,8 @@ struct SharedScaleKernel {
         if (token > 0 && group.has(before)) return;  // true for most tokens of a prompt
         Reduction reduction(lds + SharedGroup::lds_bytes);
         if (!group.gather(token, reduction)) return;
-        const uint32_t held = group.first_place(reduction);  // number of preceding places, which keep their values
+        const uint32_t held =
+            group.first_place(reduction);  // number of preceding places, which keep their values
 
         for (uint32_t head = kittens::workgroup_id_y() * shared_waves + kittens::wave_id(); head < part.heads;
              head += arguments.head_step * shared_waves)

@@ -25,7 +25,7 @@ struct ConvConfig {
 struct UpdateConfig {
     ElementType element;
     int channels;  // adjacent channels that a thread computes: few, since steps of few sequences have few threads
-    int columns;   // of the states: as many as the inputs before a time, or one more
+    int columns;  // of the states: as many as the inputs before a time, or one more
     bool
         channels_last;  // the channels of the states are contiguous; otherwise the columns of a channel are, channel after channel
 };
@@ -49,9 +49,8 @@ struct Sequenced {
 
 // The inputs before each sequence: [slot][channel][column]; a sequence continues its last `width` - 1 columns.
 struct States {
-    void* data;  // null: zeros before every sequence, and no state is stored
-    const int32_t*
-        slots;  // per sequence; null: its index. For an invalid slot, y is 0 and no state changes
+    void* data;            // null: zeros before every sequence, and no state is stored
+    const int32_t* slots;  // per sequence; null: its index. For an invalid slot, y is 0 and no state changes
     const uint8_t* present;  // per sequence, 0: zeros precede it regardless of its state; null: 1
     // The position of a sequence, modulo the columns, is where its first input is written; the columns before it are those it continues.
     const int32_t* positions;

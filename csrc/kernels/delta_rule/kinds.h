@@ -26,7 +26,8 @@ struct States {
 };
 
 struct Sequences {
-    const int32_t* starts;  // null: one length. Otherwise where each packed one begins, and where the last one ends
+    const int32_t*
+        starts;  // null: one length. Otherwise where each packed one begins, and where the last one ends
     uint32_t count;
     uint32_t length;  // of each; unused if they are packed
 };

@@ -74,7 +74,7 @@ struct BlockScales {
         float rows[height];
         float columns[of_columns ? width : 1][of_columns ? 4 : 1];
     };
-    Factors now, pending;  // of the K tile (or band of it) being multiplied, and of the next one
+    Factors now, pending;               // of the K tile (or band of it) being multiplied, and of the next one
     float row_of_lane, column_of_lane;  // in flight, where lanes share them
     static_assert(!shared || (config.wave_m() <= wave_lanes && config.wave_n() <= wave_lanes),
                   "a row and a column for each lane");

@@ -11,7 +11,8 @@ namespace hipkittens::gemm {
 struct TileCoordinate {
     int m, n, split;
     int64_t batch;
-    int first_row = 0, past_row = 0;  // rows first_row .. past_row - 1 are the group of rows that the tile belongs to
+    int first_row = 0,
+        past_row = 0;  // rows first_row .. past_row - 1 are the group of rows that the tile belongs to
 };
 
 // Calls use(T()) for the T of a type known only at run time: one branch, outside of the loops over elements.

@@ -54,7 +54,7 @@ struct GatheredSource : Operand::Source {
 // Of a kernel's A, by its arguments.
 template <class Operand, class Arguments>
 inline constexpr bool gathers_rows = requires(const Arguments& arguments) { arguments.entries; } &&
-    Operand::along_k && Operand::fill != Fill::elements;
+                                     Operand::along_k && Operand::fill != Fill::elements;
 
 template <class Operand, class Arguments>
 KITTENS_DEVICE auto source_of_a_rows(const Arguments& arguments, TileCoordinate tile) {

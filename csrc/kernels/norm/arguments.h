@@ -88,7 +88,7 @@ struct FusedArguments {
     ElementType parameter_type;
     float epsilon;
     uint32_t workers;  // worker w processes rows w, w + workers, ...
-    int32_t wide;      // rows that are read, and those of sum, are whole chunks of 8 elements and 4-byte aligned
+    int32_t wide;  // rows that are read, and those of sum, are whole chunks of 8 elements and 4-byte aligned
     int32_t wide_parameters, wide_y;
     int32_t centred;              // 0: the mean is taken as zero
     int32_t gemma;                // the weight is stored minus 1

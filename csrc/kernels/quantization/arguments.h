@@ -55,10 +55,11 @@ struct QuantizeArguments {
     uint32_t powers;  // scales are bytes of e8m0
     int32_t power_exponent;
     uint32_t power_threshold;
-    uint32_t other_rounding;  // int8 rounds toward zero, and ties of e2m1 away from zero; otherwise ties go to even
-    float largest;            // quantized value
-    float floor, bound;       // applied to a group's largest magnitude
-    float zero_scale;         // for a group of zeros
+    uint32_t
+        other_rounding;  // int8 rounds toward zero, and ties of e2m1 away from zero; otherwise ties go to even
+    float largest;       // quantized value
+    float floor, bound;  // applied to a group's largest magnitude
+    float zero_scale;    // for a group of zeros
     activation::Activation activation;
     float alpha, limit;  // as in activation/kinds.h
 };

@@ -88,7 +88,8 @@ KITTENS_DEVICE uint32_t e2m1_word(eight values) {
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-        const float value = values[i];  // a bit cast of a vector's element would take the bits of the first one
+        const float value =
+            values[i];  // a bit cast of a vector's element would take the bits of the first one
         const float magnitude = kittens::absolute_value(value);
         const uint32_t code = ties_away ? e2m1_away(magnitude) : e2m1_to_even(magnitude),
                        sign = __builtin_bit_cast(uint32_t, value) >> 31;

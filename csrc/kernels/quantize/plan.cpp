@@ -121,7 +121,8 @@ std::vector<Launch> plan(int target, ElementType element, Granularity granularit
         if (const auto launch = plan_of_tokens(target, element, granularity, of_tokens)) return {*launch};
         if (places->codes_of_tokens)
             throw std::invalid_argument(
-                "quantize: codes of tokens are for 16-bit rows on 4 bytes, of columns that 8 divides and with scales of rows at most "
+                "quantize: codes of tokens are for 16-bit rows on 4 bytes, of columns that 8 divides and "
+                "with scales of rows at most "
                 "8192, at most 64 choices, codes of 8 and 4 bits, and no smooth");
     }
     if (granularity == Granularity::row && gated)

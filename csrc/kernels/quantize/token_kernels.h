@@ -89,8 +89,7 @@ struct TokenGroupKernel {
             const kittens::vec<uint32_t, 2> words[] = {codes_of(arguments, kittens::widened(held), scale)};
             store_token_codes(arguments, words, token, column, 0);
         }
-        store_rows(arguments, column, rows.place(), scales, rows.has_place(), scale,
-                   kittens::widened(held));
+        store_rows(arguments, column, rows.place(), scales, rows.has_place(), scale, kittens::widened(held));
         if (kittens::any_lane(rows.is_empty()))
             store_rows(arguments, column, rows.pair, row_of_scales(arguments, rows.pair, rows.is_empty()),
                        rows.is_empty(), scale_of(arguments, 0), 0.0f);
