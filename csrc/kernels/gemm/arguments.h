@@ -89,9 +89,9 @@ struct GroupArguments {
     int32_t group_padding;
 };
 
-// Row r of A is that of token entries[r] / choices, of `tokens`; without entries it is row r itself.
+// Row r of A is the row of token entries[r] / choices, of `tokens` rows; without entries it is row r itself.
 struct GatherArguments {
-    const int32_t* entries;  // as many as there are rows of the product, or null
+    const int32_t* entries;  // one for each row of the product, or null
     Divisor choices;
     int32_t tokens;
     int32_t gather_padding;

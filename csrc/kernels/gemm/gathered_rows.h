@@ -1,19 +1,18 @@
-// kernels/gemm/gathered_rows.h: A whose rows are those of tokens, gathered while tiles of them are loaded.
+// kernels/gemm/gathered_rows.h: A with rows that are gathered from tokens while its tiles are loaded.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "panels.h"
 
 namespace hipkittens::gemm {
 
-// Byte offset of a row of a tile in A: of token entries[row] / choices, or of the row itself where there are no entries. Rows past the
-// last one of the group are past the end of the buffer, as are entries that name no token: they read as zeros.
-template <class T>
+// The byte offset in A of a row of a tile: that of token entries[row] / choices, or of the row itself if there are no entries. Rows past
+// the end of the group and entries that do not refer to a token are mapped past the end of the buffer, and read as zeros.
 struct GatheredRows {
     buffer entries;
     Divisor choices;
     uint32_t row_bytes;
     int tile_row, piece_row;  // the first row of the tile, and of the piece in the tile
-    int past, tokens;         // end of the group; rows of A
+    int past, tokens;         // end of the group; number of rows of A
     bool gathers;
 
     KITTENS_DEVICE uint32_t operator()(int row) const {
@@ -28,10 +27,9 @@ struct GatheredRows {
 
 template <class Operand>
 struct GatheredSource : Operand::Source {
-    using T = typename Operand::Tile::element;
-    GatheredRows<T> rows;
+    GatheredRows rows;
 
-    // Without entries the window begins with the tile's first row, as every other operand's; with them it is all of A.
+    // Without entries the window begins with the tile's first row, like that of other operands; with entries it is all of A.
     template <class Arguments>
     KITTENS_DEVICE GatheredSource(const Arguments& arguments, TileCoordinate tile, bool gathers)
         : Operand::Source(arguments.a, tile.batch, gathers ? arguments.tokens : arguments.m, arguments.k,
@@ -44,14 +42,14 @@ struct GatheredSource : Operand::Source {
                arguments.m,
                arguments.tokens,
                gathers} {}
-    KITTENS_DEVICE GatheredRows<T> rows_of_piece(int piece) const {
-        GatheredRows<T> result = rows;
+    KITTENS_DEVICE GatheredRows rows_of_piece(int piece) const {
+        GatheredRows result = rows;
         result.piece_row = piece * Operand::rows;
         return result;
     }
 };
 
-// Of a kernel's A, by its arguments.
+// Whether a kernel may gather the rows of A, by its arguments.
 template <class Operand, class Arguments>
 inline constexpr bool gathers_rows = requires(const Arguments& arguments) { arguments.entries; } &&
                                      Operand::along_k && Operand::fill != Fill::elements;
