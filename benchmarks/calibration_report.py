@@ -32,7 +32,7 @@ MODELS = (
 
 # Two measurements of one kernel differ by up to this: below it measured times do not say which of two kernels is faster.
 APART = 0.03
-SAME_ROWS = "those that every column has"
+SAME_ROWS = "rows with a prediction in every column"
 
 BEGIN, END = "<!-- known errors: written by hand, kept -->", "<!-- end of known errors -->"
 
@@ -98,7 +98,7 @@ class Report:
         )
 
     def mean_over_families(self, model: str) -> tuple[float, int]:
-        """The mean over families on chips of their mean errors, and how many there are: none counts more for its rows."""
+        """The mean over (family, chip) pairs of their mean errors, and how many there are: none counts more for its rows."""
         groups = sorted({(record["family"], record["chip"]) for record in self.records})
         found = []
         for group in groups:
@@ -116,7 +116,11 @@ class Report:
             return dataclasses.replace(self, records=held_out).goals() if held_out else []
         found = [("error in time, all rows, %", 15.0, self.errors("cycle model")["mape"])]
         found.append(
-            ("error in time, mean over families on chips, %", 15.0, self.mean_over_families("cycle model")[0])
+            (
+                "error in time, mean over (family, chip) pairs, %",
+                15.0,
+                self.mean_over_families("cycle model")[0],
+            )
         )
         for family in sorted({record["family"] for record in self.records}):
             error = self.cycle_errors(lambda record, family=family: record["family"] == family)
@@ -189,7 +193,7 @@ class Report:
                 bias = f"{error['bias']:+.1f} %" if error["rows"] else ""
                 line += f" {figure} |" + f" {bias} |" * model.startswith("cycle")
             lines.append(line)
-        line = "| mean over families on chips | |"
+        line = "| mean over (family, chip) pairs | |"
         for model in self.models:
             mean, count = self.mean_over_families(model)
             line += f" {mean:.1f} % of {count} |" + " |" * model.startswith("cycle")
@@ -233,7 +237,7 @@ class Report:
         error = self.cycle_errors()
         if not error["rows"]:
             return "No clock was fitted for this run."
-        return f"In cycles, all rows of classes with a clock: {error['mape']:.1f} % ({error['rows']} rows); {', '.join(families)}."
+        return f"Error in cycles, all rows of classes with a clock: {error['mape']:.1f} % ({error['rows']} rows); {', '.join(families)}."
 
     @property
     def repeat_spread(self) -> float:
@@ -243,7 +247,7 @@ class Report:
     def rank_table(self) -> str:
         thresholds = sorted({0.0, APART, self.repeat_spread})
         lines = [
-            "| | of | rank correlation of kernels at the same problem | problems |"
+            "| | of | rank correlation of kernels for the same problem | problems |"
             + "".join(f" where they are at least {apart:.0%} apart | problems |" for apart in thresholds[1:]),
             "|---|---|" + "---|---|" * len(thresholds),
         ]
@@ -259,7 +263,7 @@ class Report:
     def published_table(self) -> str:
         """Errors against published attention times by publisher, operation, mask and chip."""
         lines = [
-            "| published by | operation | chip | figures | error | bias | largest | launching | not in the wheel |",
+            "| published by | operation | chip | figures | error | bias | largest | launch overhead | not in the wheel |",
             "|---|---|---|---|---|---|---|---|---|",
         ]
         groups: dict[tuple, list[dict]] = {}
@@ -321,7 +325,7 @@ class Report:
     def choice_table(self) -> str:
         """Where each model ranks the kernel of the log among all of its family."""
         lines = [
-            "| model | bound | problems | kernels at each | chosen by the model as by the log | kernels ranked before the log's "
+            "| model | bound | problems | kernels at each | same choice as the log | kernels ranked before the log's "
             "| log's kernel longer than the model's choice, mean | largest |",
             "|---|---|---|---|---|---|---|---|",
         ]

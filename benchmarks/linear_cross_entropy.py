@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes docs/linear_cross_entropy.md: a linear layer's loss and gradients without its logits, beside its matrix products alone.
+"""Writes docs/linear_cross_entropy.md: a linear layer's loss and gradients without storing its logits, compared with its matrix products alone.
 
     python benchmarks/linear_cross_entropy.py --jobs 16                # five minutes on as many cores
     python benchmarks/linear_cross_entropy.py --devices MI355X --json
 
-Parts of the loss that differ in nothing are modelled once and counted as often as they come: a launch begins with none of its operands
+Identical parts of the loss are modelled once and counted as often as they occur: a launch starts with none of its operands
 in a cache.
 """
 
@@ -30,10 +30,10 @@ from hipkittens.profiling.bench import modelled_launches
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "linear_cross_entropy.md"
 DEVICES = ("MI300X", "MI325X", "MI355X")
-# Tokens, features and classes of the last layer of Llama 3 8B, which is what the page is of.
+# Tokens, features and classes of the last layer of Llama 3 8B, which the page reports.
 LLAMA = (8192, 4096, 128256)
 BF16 = torch.bfloat16
-# A call: what it is, and its arguments, tensors as (shape, strides, dtype).
+# A call: its name and its arguments, with tensors as (shape, strides, dtype).
 Called = tuple[str, tuple[Any, ...], tuple[tuple[str, Any], ...]]
 
 
@@ -42,7 +42,7 @@ def described(value: Any) -> Any:
 
 
 def made(value: Any) -> Any:
-    """A tensor so described, whose memory nothing touches."""
+    """A tensor of this description, whose memory is never accessed."""
     if not (isinstance(value, tuple) and len(value) == 3 and isinstance(value[2], torch.dtype)):
         return value
     shape, strides, dtype = value
@@ -51,7 +51,7 @@ def made(value: Any) -> Any:
 
 
 def calls(device: str, tokens: int, features: int, classes: int) -> Counter[Called]:
-    """What linear_cross_entropy and its backward call, without any launch."""
+    """The calls that linear_cross_entropy and its backward make, without launching anything."""
     found: Counter[Called] = Counter()
 
     def note(what: str, arguments, options) -> None:
@@ -97,7 +97,7 @@ def microseconds(device: str, called: Called) -> float:
 
 
 def products(tokens: int, features: int, classes: int) -> dict[str, Called]:
-    """The layer's three, each as one product of everything."""
+    """The layer's three matrix products, each as a single GEMM."""
 
     def of(m, n, k, a_columns, b_columns):
         a = ((m, k), (1, m) if a_columns else (k, 1), BF16)
@@ -143,7 +143,7 @@ def page(found: dict[str, Any]) -> str:
         "matmul": "`matmul`: logits, twice, and the gradient of weight",
         "addmm_": "`addmm_`: the gradient of x",
         "cross_entropy": "`cross_entropy`",
-        "cross_entropy_backward_in_place": "its gradient, in the place of the logits",
+        "cross_entropy_backward_in_place": "its gradient, overwriting the logits",
     }
     parts = [
         f"| {text} | " + " | ".join(f"{of['calls'][name]} | {of['parts'][name] / 1000:.2f}" for of in found.values()) + " |"
@@ -152,18 +152,18 @@ def page(found: dict[str, Any]) -> str:
     heads = " | ".join(f"{device}, calls | ms" for device in found)
     tokens, features, classes = LLAMA
     workspace = loss._workspace(tokens, classes)
-    return f"""# A linear layer's loss without its logits
+    return f"""# Linear cross entropy without storing the logits
 
 `python benchmarks/linear_cross_entropy.py` writes this page: `hipkittens.linear_cross_entropy` and its backward for {tokens} tokens,
-{features} features and {classes} classes (the last layer of Llama 3 8B) in bfloat16. Times are the [cycle model](timing_model.md)'s, without
-what launching costs; nothing has run on a GPU. What PyTorch launches itself is not in them: masks of targets, one row of zeros and one
-rounding of the gradient of x, some 0.4 GB in all.
+{features} features and {classes} classes (the last layer of Llama 3 8B) in bfloat16. Times are from the [cycle model](timing_model.md),
+without launch overhead; nothing has run on a GPU. They exclude what PyTorch launches itself: masks of targets, one row of zeros and one
+rounding of the gradient of x, about 0.4 GB in total.
 
-Its workspace is {workspace / 2**20:.0f} MiB, an eighth of the logits' {tokens * classes * 2 / 2**20:.0f} MiB (`tests/test_cross_entropy.py` measures
-that). So logits are made twice, for the loss and for its gradients: four products. With all logits in memory there would be three. *Alone*
-are those as one `matmul` each.
+Its workspace is {workspace / 2**20:.0f} MiB, an eighth of the logits' {tokens * classes * 2 / 2**20:.0f} MiB (measured by `tests/test_cross_entropy.py`).
+The logits are therefore computed twice, for the loss and for its gradients, which makes four matrix products. With all logits in memory
+there would be three. *Alone* is the time of these products as one `matmul` each.
 
-| device | ours, ms | four products alone, ms | ours / four | three products alone, ms | ours / three |
+| device | ours, ms | four matrix products alone, ms | ours / four | three matrix products alone, ms | ours / three |
 |---|---|---|---|---|---|
 {chr(10).join(rows)}
 
@@ -178,12 +178,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--devices", default=",".join(DEVICES), help="some of " + ", ".join(DEVICES))
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many processes, default: 1")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="number of processes, default: 1")
     for name, default in zip(("--tokens", "--features", "--classes"), LLAMA, strict=True):
         parser.add_argument(
             name, type=int, default=default, metavar="N", help=f"with --json; default: {default}"
         )
-    parser.add_argument("--json", action="store_true", help="print JSON, and leave the page")
+    parser.add_argument("--json", action="store_true", help="print JSON and do not write the page")
     arguments = parser.parse_args()
     devices = tuple(arguments.devices.split(","))
     unknown = [device for device in devices if device not in DEVICES]

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""How many small mistakes in the shipped kernels are noticed: each mutant of a kernel is one.
+"""Measures how many small mistakes in the shipped kernels are detected: each mutant of a kernel is one.
 
     python benchmarks/mutation.py [--kernel gemm_nt_bf16_256x256x64] [--target gfx950] [--kind wait] [--json | --markdown]
 
 A mutant is one change in the machine code, among the instructions that a small problem executes: a wait deleted, or
 weakened by one; a barrier deleted; an s_nop deleted; two memory instructions swapped across a barrier; one bit of a
-constant in the computation of an address flipped; an offset shifted by one element. It is run in three orders of the waves, and
-if nobody notices, in the problem's other launches of the kernel too.
+constant in the computation of an address flipped; an offset shifted by one element. It is run in three orders of the waves and,
+if it is not detected, in the problem's other launches of the kernel too.
 
 * found: the simulator faults or a checker reports something.
-* found by its bits: neither, but a result differs from that of the kernel as shipped. A user has no such result to compare with.
-* equivalent: mutation_proof.py proves from the code that it does what the kernel does.
-* equivalent on this problem: nothing was noticed, and what one run recorded shows that nothing could be. Another problem may.
+* found by bits: neither, but a result differs from that of the shipped kernel. A user has no such result to compare with.
+* equivalent: mutation_proof.py proves from the code that it behaves like the kernel.
+* equivalent on this problem: nothing was noticed, and the record of one run shows that nothing could be. Another problem may differ.
 * missed: the rest, which is listed.
 
 --kernel takes names without `hipkittens_` and the target, or patterns such as `attention_*`; by default one kernel of
@@ -156,7 +156,7 @@ def _measure(task: tuple) -> dict[str, Any]:
 
 
 NUMBERS = {
-    "mutants": "mutants", "found": "found", "found_by_bits": "found by their bits", "equivalent": "equivalent",
+    "mutants": "mutants", "found": "found", "found_by_bits": "found by bits", "equivalent": "equivalent",
     "equivalent_on_this_problem": "equivalent on this problem", "missed": "missed",
 }  # fmt: skip
 
@@ -171,7 +171,7 @@ def scores(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     judged = total["mutants"] - total["equivalent"]
     found = total["found"] + total["found_by_bits"]
     return {
-        "with bits, of those that this problem can show": percent(
+        "with bits, of those that can have an effect on this problem": percent(
             found, judged - total["equivalent_on_this_problem"]
         ),
         "with bits, of all": percent(found, judged),
@@ -210,21 +210,21 @@ def page(rows: Sequence[dict[str, Any]], arguments: Sequence[str]) -> str:
             by_kind[mutant["kind"]][mutant["holds"]] += 1
     lines = [
         "# Mutation score", "",
-        f"Made by `{command}`. What a mutant is, and what the columns count: `benchmarks/mutation.py`.",
-        f"These {len(rows)} kernels were run, and no others; each kernel draws its sample with a seed of its own.", "",
+        f"Written by `{command}`. `benchmarks/mutation.py` defines mutants and the columns of the tables.",
+        f"Only these {len(rows)} kernels were run; the sample of each kernel is drawn with a separate seed.", "",
         *(f"* {value:.1f} % found {name}" for name, value in scores(rows).items()), "",
-        "\"Bits\" is the comparison with the result of the kernel as shipped; what is found without it, a fault or a checker reports.",
-        "\"Equivalent\" is proved from the code. \"Equivalent on this problem\" is not: one run of one small problem gave the mistake no",
-        "chance to show, and the second line counts it as not found.", "",
-        "Who reported them: " + ", ".join(f"{name} {count}" for name, count in who.most_common()) + ".", "",
+        "\"Bits\" is the comparison with the result of the shipped kernel; without it, a mutant is found by a fault or a checker.",
+        "\"Equivalent\" is proved from the code. \"Equivalent on this problem\" is not: in one run of one small problem the mutation could not",
+        "have any effect, and the second line counts it as not found.", "",
+        "Found by: " + ", ".join(f"{name} {count}" for name, count in who.most_common()) + ".", "",
         "| kind | mutants | equivalent | equivalent on this problem | missed |", "| --- | ---: | ---: | ---: | ---: |",
         *(
             f"| {kind} | {n['mutants']} | {n[ALWAYS]} | {n[ON_THIS_PROBLEM]} | {n['missed']} |"
             for kind, n in by_kind.items()
         ), "",
-        "Most of the barriers that are equivalent on this problem keep one half of the waves in arithmetic while the other half is in",
-        "memory: they cost speed when they are gone. That they order nothing is a replay of a recorded run",
-        "(`benchmarks/mutation_order.py`), which shares no code with racecheck; `tests/test_mutation.py` holds the two to the same answer.",
+        "Most of the barriers that are equivalent on this problem keep one half of the waves in arithmetic while the other half accesses",
+        "memory: without them the kernel is slower. A replay of a recorded run (`benchmarks/mutation_order.py`) shows that they order",
+        "nothing. The replay shares no code with racecheck; `tests/test_mutation.py` checks that both give the same answer.",
         "", "## Kernels", "", table(rows), "", "## Problems", "",
     ]  # fmt: skip
     lines += [

@@ -49,7 +49,7 @@ def proof(mutant: Mutant, mutations: Mutations, subject: Subject) -> Proof | Non
         reason, holds = _sign_of_the_lane(mutant, mutations) if mutant.kind == "swizzle" else None, ALWAYS
         if reason is None and subject.finds_the_same(mutated(subject.image, mutant)):
             reason, holds = (
-                "every instruction found in its registers what it finds as shipped",
+                "every instruction read the same register values as in the shipped kernel",
                 ON_THIS_PROBLEM,
             )
     else:
@@ -73,9 +73,7 @@ def _orders_nothing(mutant: Mutant, mutations: Mutations, subject: Subject) -> s
         return None
     if mutant.kind == "barrier":
         return "in a replay without it, every two accesses to the same LDS bytes are still ordered by waits and barriers"
-    return (
-        "no path touches a register before its load has landed, and in a replay all LDS accesses stay ordered"
-    )
+    return "no path accesses a register before its load has completed, and in a replay all LDS accesses stay ordered"
 
 
 def _reads_like_a_plain_one(line: Line) -> bool:
@@ -114,7 +112,7 @@ def _nothing_to_wait_for(mutant: Mutant, mutations: Mutations, taken: frozenset[
         registers(consumer.operands[1]), index, mutations, taken, behind_comparisons, _STATES_BEFORE_DPP
     ):
         return None
-    return "what it depends on needs no wait states, or is far enough back"
+    return "its dependencies need no wait states, or are far enough back"
 
 
 def _is_free_of(
@@ -211,6 +209,6 @@ def _sign_of_the_lane(mutant: Mutant, mutations: Mutations) -> str | None:
                 value = sign[1]
             else:
                 if line.mnemonic.startswith("v_mbcnt_hi"):
-                    return "what is shifted is the sign of the lane's number, 0"
+                    return "the shifted value is the sign of the lane index, 0"
                 return None
     return None

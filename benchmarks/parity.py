@@ -153,19 +153,19 @@ def page(cases: int, rows: list[dict[str, Any]]) -> str:
     again = [row for row in rows if row["redrawn"]]
     first = max((max(row["first_max"], row["first_rms"]) for row in again), default=0.0)
     lines = [
-        "# Accuracy beside PyTorch", "",
-        "Made by `python benchmarks/parity.py --markdown`. In the simulator; nothing of this has run on a GPU.", "",
-        "Every result, outputs and each gradient, is compared with float64 from the same rounded inputs. Its largest error and the RMS of",
-        f"its errors are each held to {BAR:g} times those of *one* baseline, the one named here, plus one float32 rounding (2^-24) of the",
-        "largest sum of absolute values that an element is made of, and for float16 its smallest step (2^-24). What `no error` names is",
-        "equal to the correctly rounded result, bit for bit. Cases are covering arrays: every two values of any two properties (shape,",
-        "dtype, layout, strides, options, kind of values) meet in one of them. Results of fewer than 128 elements are computed from up to",
-        "16 draws of values and judged as one. Sums have the host's order; float32 products, and all of it under `-m slow`, that of the",
-        "matrix cores (`exact`).", "",
-        f"{cases:,} cases, {len(rows):,} results; the worst ratio is {max(map(ratio, rows)):.2f}. {len(again)} results, of cases that missed",
-        f"the bar by one large error of less than twice it, were judged by the mean of the largest errors of {REDRAWS} draws of values; the worst",
-        f"ratio of a first draw was {first:.2f}.", "",
-        "| result | target | results | worst, largest error | worst, RMS | drawn again | worst first draw | baseline |",
+        "# Accuracy compared with PyTorch", "",
+        "Written by `python benchmarks/parity.py --markdown`. All results are from the simulator; none of this has run on a GPU.", "",
+        "Every result (outputs and each gradient) is compared with a float64 reference from the same rounded inputs. Its largest error and the",
+        f"RMS of its errors may each be at most {BAR:g} times those of *one* baseline, the one named in the table, plus one float32 rounding",
+        "(2^-24) of the largest sum of absolute values that contributes to an element, and for float16 its smallest step (2^-24). Results with",
+        "the baseline `no error` equal the correctly rounded result, bit for bit. Cases are covering arrays: every pair of values of any two",
+        "properties (shape, dtype, layout, strides, options, kind of values) occurs in at least one case. Results of fewer than 128 elements",
+        "are computed from up to 16 draws of values and judged as one. Sums are in the host's order; float32 products, and everything under",
+        "`-m slow`, use the order of the matrix cores (`exact`).", "",
+        f"{cases:,} cases, {len(rows):,} results; the worst ratio is {max(map(ratio, rows)):.2f}. {len(again)} results, from cases that exceeded",
+        f"the limit by one large error of less than twice the limit, were judged by the mean of the largest errors of {REDRAWS} draws of values;",
+        f"the worst ratio of a first draw was {first:.2f}.", "",
+        "| result | target | results | worst, largest error | worst, RMS | redrawn | worst first draw | baseline |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |",
     ]  # fmt: skip
     lines += [

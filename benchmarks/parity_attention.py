@@ -24,7 +24,7 @@ WINDOWS = ((-1, -1), (20, -1), (40, 9), (0, 0), (-1, 3))
 SCALES = (None, -0.3, 0.0, 2.0, 1e-3)
 TERMS = ("none", "sinks", "softcap", "alibi", "all")
 BASELINE = (
-    "PyTorch with float32 scores and softmax; unnormalised P, dS and results rounded to the inputs' dtype"
+    "PyTorch with float32 scores and softmax; unnormalized P, dS and results rounded to the inputs' dtype"
 )
 
 

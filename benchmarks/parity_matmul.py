@@ -43,7 +43,7 @@ def _matrix(generator, kind, batch, rows, columns, transposed, gap, dtype) -> to
 
 OWN = "PyTorch's own product in the inputs' dtype"
 EXPANDED = "PyTorch's own products in the inputs' dtype, batch by batch"
-IN_PARTS = "PyTorch's float32 products of 32 k at a time"
+IN_PARTS = "PyTorch's float32 products, 32 of K at a time"
 
 
 def _compare(

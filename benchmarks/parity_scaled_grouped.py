@@ -13,7 +13,7 @@ from hipkittens.quantization import dtype_of, e8m0_in_float
 
 # Formats of a and b: gfx942 has the last pair alone.
 FEW_BITS = ("fp4_fp4", "fp8_fp8", "fp8_fp4", "bf16_fp4")
-BASELINE = "PyTorch's float32 products of the codes, 32 of K at a time, scaled, rounded once"
+BASELINE = "PyTorch's float32 products of the quantized values, 32 of K at a time, scaled, rounded once"
 
 
 def _expanded(scale: torch.Tensor, sizes: torch.Size) -> torch.Tensor:

@@ -15,7 +15,7 @@ SHAPES = (
 )  # fmt: skip
 FORMATS = ("fp8_fp8", "bf8_fp8", "fp8_bf8", "int8_int8")
 OWN = "torch._scaled_mm on the CPU"
-WRITTEN_OUT = "PyTorch's float32 product of the codes, scaled, rounded once"
+WRITTEN_OUT = "PyTorch's float32 product of the quantized values, scaled, rounded once"
 
 
 def _codes(generator: torch.Generator, rows: int, columns: int, format: str) -> torch.Tensor:

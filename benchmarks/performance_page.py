@@ -42,50 +42,53 @@ _OPENING = """# Performance, modelled
 
 <!-- written by benchmarks/performance_tables.py from docs/performance.csv; change these, not this page -->
 
-**No GPU has run a kernel of this package.** Every time of ours below, and of Triton's and AITER's kernels where it says so, is
-modelled: the very code objects in the [cycle model](timing_model.md). Figures called *published* were measured by others on real
-GPUs; `hipkittens/profiling/published.csv` has the source of each.
+**No GPU has run a kernel of this package.** All our times below, and those of Triton's and AITER's kernels where marked, are
+modelled: the same code objects run in the [cycle model](timing_model.md). Figures called *published* were measured by others on real
+GPUs; `hipkittens/profiling/published.csv` lists the source of each.
 
 ```sh
-python benchmarks/performance_tables.py --jobs 28   # rows, page and plots again, of what has changed
+python benchmarks/performance_tables.py --jobs 28   # update the rows that have changed, the page and the plots
 hipkittens bench gemm --compare all                 # one of the tables, on one device
 ```
 
-[performance.csv](performance.csv) has the rows with kernels, clocks and what each was made from; a test fails where one is not of
-the kernels, the launches (grids and arguments) and the model of today.
+[performance.csv](performance.csv) contains the rows with kernels, clocks and the inputs of each; a test fails if a row does not match
+the current kernels, launches (grids and arguments) and model.
 
 How to read the tables:
 
-* *x 1.10* means that ours is 1.10 times as fast. Beside a **modelled** time it is one modelled time over another. Of AITER's and
-  Triton's kernels the fastest of a few counts; of AITER's attention on gfx942 the rounding that its Python package has by default.
-  AITER's bf16 GEMM objects in its wheel are for few rows, and its backward is without row sums of dO * O and conversions, so it
-  looks faster than it is. *Triton's kernels* are plain ones of this repository (tests/oracles/triton_kernels.py), not those of a
-  library; its layer norm reads the rows three times.
-* Beside a **published** figure there is a ratio only where the model's error is known on a kernel that the same publisher measured at
-  the same shape and device, which is AITER's attention: *x 0.98 corrected* is published time over ours, with launch overhead, times
-  what the model has for AITER's kernel, with launch overhead, over what that publisher measured of it. Everywhere else no ratio is
-  given, since ours is modelled and theirs measured. `with launch` is our rate with the overhead of each launch, which is in most
-  published figures and in no other modelled one.
+* *x 1.10* means that ours is 1.10 times as fast. Next to a **modelled** time it is the ratio of two modelled times. For AITER's and
+  Triton's kernels, the fastest of a few counts; for AITER's attention on gfx942, the default rounding of its Python package is used.
+  The bf16 GEMM objects in AITER's wheel are for few rows. Its backward excludes the row sums of dO * O and conversions, so it
+  looks faster than it is. *Triton's kernels* are plain kernels from this repository (tests/oracles/triton_kernels.py), not those of a
+  library; the layer norm among them reads each row three times.
+* Next to a **published** figure there is a ratio only if the model's error is known for a kernel that the same publisher measured at
+  the same shape and device, which is AITER's attention. *x 0.98 corrected* is the published time divided by ours, multiplied by the
+  modelled time of AITER's kernel divided by that publisher's measurement of it; all modelled times include launch overhead. Otherwise no
+  ratio is given, since our time is modelled and theirs is measured. `with launch` is our rate including the overhead of each launch, which
+  most published figures include and no other modelled one does.
 * *Error* is the mean error of the model on measured kernels of the same operation on the same chip, none of which it was fitted on
-  ([calibration](calibration.md)), and its bias: negative where the model is too fast. *Not calibrated*: fewer than four were
-  measured. No bf16, fp8 or fp6 GEMM of large tiles was, no norm and no rotary embedding, and no attention on MI325X and MI350X.
-* The clock of bf16 GEMM on gfx950 is anchored on AITER's rate at 8192³: 1597 TFLOP/s on MI355X and 1292 on MI350X, divided by 94 %
-  busy matrix cores. So that ours comes near AITER's published rate there says nothing about speed.
-* The bandwidth of memory is anchored on RMS norms that FlyDSL measured on MI355X and MI325X and on BabelStream on MI300X. Tensors
-  begin in HBM, and the last-level cache is full of what launches before left.
-* Products of 8, 6 and 4 bits stand beside AITER's objects (int8 of gfx942, scales of blocks, MXFP4), of which the fastest tile counts,
-  with weights in their order and of few rows also with K in four parts, without the zeros that these are added to; and beside the
-  Triton kernels of AITER's wheel, at the tiles that it chooses.
-* Layers of experts stand beside AITER's fmoe objects, of which the fastest tile counts. One of them is both products and the gate, and
-  adds to the result by atomics; sorting by expert, quantising tokens and the result's zeros, which are in ours, are not in theirs.
-* Beside softmax, top-k, routers and sorts by experts stand the Triton kernels of AITER's wheel, at the tiles that it chooses. Caches,
-  cross entropy, gated activations, quantisation and softmax's derivative have no peer here: nothing that others ship for them is run in
-  the model by these tables, neither HIP's and CK's kernels, which would have to be compiled, nor Triton's of quantisation.
-  Of the 36 comparisons that m8than/amd-kernels counts on MI325X, 27 were
-  published as figures: [row operations](row_operations.md) has all 27, and the other nine have none to stand beside.
+  ([calibration](calibration.md)), and its bias, which is negative where the model is too fast. *Not calibrated*: fewer than four were
+  measured. None were measured for bf16, fp8 or fp6 GEMM with large tiles, norms and rotary embedding, nor for attention on MI325X and
+  MI350X.
+* The clock of bf16 GEMM on gfx950 is anchored to AITER's rate at 8192³: 1597 TFLOP/s on MI355X and 1292 on MI350X, divided by 94 %
+  busy matrix cores. That ours comes close to AITER's published rate there is therefore no evidence of its speed.
+* Memory bandwidth is anchored to RMS norms that FlyDSL measured on MI355X and MI325X and to BabelStream on MI300X. Tensors
+  start in HBM, and the last-level cache is full of data left by earlier launches.
+* 8-, 6- and 4-bit GEMMs are compared with AITER's objects (int8 on gfx942, block scales, MXFP4) with their preshuffled weights, of which
+  the fastest tile counts. For few rows this includes K split in four parts, excluding the zeroing of the results that the parts are added
+  to. They are also compared with the Triton kernels of AITER's wheel, at the tiles that AITER chooses.
+* Expert layers are compared with AITER's fmoe objects, of which the fastest tile counts. One such object computes both GEMMs and the gate,
+  and adds to the result with atomics. Sorting by expert, quantizing tokens and zeroing the result are included in our times but not in
+  theirs.
+* Softmax, top-k, routers and expert sorts are compared with the Triton kernels of AITER's wheel, at the tiles that AITER chooses. Cache
+  writes, cross entropy, gated activations, quantization and the softmax derivative are compared with nothing here: these tables run none
+  of the kernels that others ship for them, neither those in HIP and CK, which would have to be compiled, nor Triton's for quantization.
+  Of the 36 comparisons that m8than/amd-kernels counts on MI325X, 27 were published as figures. [Row operations](row_operations.md)
+  contains all 27; for the other nine there is no figure to compare with.
 * *MFMA* is how busy the matrix cores are while waves are in the main loop.
-* *Ours with plain loads*: on gfx950 half of the workgroups of a GEMM load A first and half B, so that a line comes from memory for
-  one half and from L2 for the other. The model alone chose that, and nobody has measured it; the column is the same kernel without.
+* *Ours with plain loads*: on gfx950, half of the workgroups of a GEMM load A first and the other half B, so that a cache line comes from
+  memory for one half and from L2 for the other. This was chosen by the model alone and has not been measured; the column shows the same
+  kernel without it.
 """
 
 
@@ -295,9 +298,11 @@ def _summary(entries: Mapping[Any, Entry]) -> str:
                     f"| {name.replace('_', ' ')} | {device} | {shapes} | " + " | ".join(cells) + " |"
                 )
     return (
-        "## In short\n\nGeometric means of how many times as fast ours is, and of how many shapes. AITER's own table, whose bias the last "
-        "column has, gives times of its kernels at other batches and on MI300X and MI355X alone; HipKittens' figures, which the column "
-        "before has, are of calls of its Python package at these shapes.\n\n" + "\n".join(lines) + "\n"
+        "## Summary\n\nGeometric means of how many times as fast ours is, with the number of shapes in parentheses. The last column is "
+        "corrected by the bias on AITER's own table, which contains times of its kernels at other batch sizes and only on MI300X and MI355X. "
+        "The column before it uses HipKittens' figures, which are for calls of AITER's Python package at these shapes.\n\n"
+        + "\n".join(lines)
+        + "\n"
     )
 
 

@@ -3,14 +3,14 @@
 """Writes docs/performance.md, its plots and docs/performance.csv: ours and other libraries at upstream's shapes, modelled.
 
     python benchmarks/performance_tables.py --jobs 28                    # all that is out of date, in 28 processes
-    python benchmarks/performance_tables.py --libraries hipkittens       # ours alone; aiter, triton and plain_loads are the others
-    python benchmarks/performance_tables.py --only gemm --devices MI355X # rows of these tables and devices alone
-    python benchmarks/performance_tables.py --page                       # the page and plots again, from the rows there are
+    python benchmarks/performance_tables.py --libraries hipkittens       # ours only; the others are aiter, triton and plain_loads
+    python benchmarks/performance_tables.py --only gemm --devices MI355X # only rows of these tables and devices
+    python benchmarks/performance_tables.py --page                       # the page and plots again, from the existing rows
     python benchmarks/performance_tables.py --page --traces              # and the two traces
 
-A row stays as it is while what it was made from does: what it launches (code objects, grids, arguments), the model's parameters and
-code, the peer's kernels. So a second run does again only what changed. --check prints the rows that are out of date. With --jobs rows
-run in so many processes, the largest first.
+A row is kept as long as its inputs are unchanged: what it launches (code objects, grids, arguments), the model's parameters and
+code, and the peer's kernels. A second run therefore only repeats what changed. --check prints the rows that are out of date. With --jobs,
+rows run in that many processes, the largest first.
 """
 
 from __future__ import annotations
@@ -51,13 +51,19 @@ def main() -> None:
         help=f"some of {', '.join(DEVICES)}",
     )
     parser.add_argument("--libraries", default=",".join(LIBRARIES), help="default: %(default)s")
-    parser.add_argument("--largest", type=int, default=1 << 30, metavar="N", help="no sizes above")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no row after so many")
+    parser.add_argument("--largest", type=int, default=1 << 30, metavar="N", help="skip sizes above N")
     parser.add_argument(
-        "--jobs", type=int, default=1, metavar="N", help="run so many rows at a time, default: %(default)s"
+        "--seconds", type=float, default=float("inf"), help="start no row after this many seconds"
     )
-    parser.add_argument("--again", action="store_true", help="also rows that are not out of date")
-    parser.add_argument("--page", action="store_true", help="run nothing, write rows, page and plots")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of rows to run in parallel, default: %(default)s",
+    )
+    parser.add_argument("--again", action="store_true", help="also run rows that are up to date")
+    parser.add_argument("--page", action="store_true", help="run nothing; write rows, page and plots")
     parser.add_argument("--traces", action="store_true", help="also model the two traces of the page again")
     parser.add_argument(
         "--check",

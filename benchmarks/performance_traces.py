@@ -147,8 +147,8 @@ def _counters(axes: Any, events: list[Mapping[str, Any]], whole: float) -> None:
 def section() -> str:
     lines = [
         "## Two traces\n",
-        "Open them in [ui.perfetto.dev](https://ui.perfetto.dev): tracks are waves of one compute unit, slices their instructions, and "
-        "clicking one shows its text, source line and what it waited for. The pictures are drawn from the same files.\n",
+        "Open them in [ui.perfetto.dev](https://ui.perfetto.dev). Tracks are the waves of one compute unit and slices are their "
+        "instructions; clicking one shows its text, its source line and what it waited for. The pictures are drawn from the same files.\n",
     ]
     for trace in TRACES:
         said = load(trace)["otherData"]
@@ -157,7 +157,7 @@ def section() -> str:
             f"[{trace.path.name}](traces/{trace.path.name}): `{said['kernel']}` on {said['device']}, modelled at "
             f"{said['clock_mhz']:.0f} MHz, {said['microseconds']:.1f} µs, {said['error']}.\n",
             f"```sh\n{trace.command}\n```\n",
-            f"![Waves of {trace.title} as tracks, classes of instructions as colours](images/{trace.picture.name})\n",
+            f"![Waves of {trace.title} as tracks, instruction classes as colors](images/{trace.picture.name})\n",
         ]
     return "\n".join(lines)
 

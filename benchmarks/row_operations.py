@@ -5,8 +5,8 @@
     python benchmarks/row_operations.py                       # all rows, about 20 minutes on two cores
     python benchmarks/row_operations.py --only softmax,topk --json
 
-The shapes are those of the comparison that m8than/amd-kernels publishes for MI325X, its times stand beside and are never divided
-by a modelled one. Where AITER's kernel is Triton's it runs here, from its wheel; where it is HIP or CK there is only its time.
+The shapes are those of the comparison that m8than/amd-kernels publishes for MI325X. Its times are listed next to the modelled ones
+and never divided by them. AITER's Triton kernels run here, from its wheel; for its HIP and CK kernels there is only the published time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Published:
-    """Microseconds on a MI325X, ROCm 7.2, as the table of m8than/amd-kernels has them."""
+    """Microseconds on a MI325X, ROCm 7.2, from the table of m8than/amd-kernels."""
 
     pytorch: float
     kernels: float
@@ -46,8 +46,8 @@ class Published:
 
 @dataclass(frozen=True)
 class Row:
-    """bytes   that have to move, of every operand and result once
-    peer      AITER's Triton kernel, or None where what was published is HIP's or CK's
+    """bytes   that have to move: every operand and result once
+    peer      AITER's Triton kernel, or None if the published time is of a HIP or CK kernel
     """
 
     operation: str
@@ -60,7 +60,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """Modelled microseconds, without what launching costs; share: of what the data sheet's bandwidth allows."""
+    """Modelled microseconds, without launch overhead; share_of_bandwidth is relative to the data sheet's bandwidth."""
 
     operation: str
     shape: str
@@ -71,8 +71,8 @@ class Result:
 
     @property
     def is_disputed(self) -> bool:
-        """Whether the modelled time of AITER's kernel is far from the published one: another kernel was measured, or the model is
-        wrong, and the row is no evidence."""
+        """Whether the modelled time of AITER's kernel is far above the published one: a different kernel was measured or the model
+        is wrong, so the row is not evidence."""
         known = self.published.aiter
         return self.triton_microseconds is not None and self.triton_microseconds > 1.5 * known
 
@@ -99,7 +99,7 @@ def _norm(name: str, rows: int, published: Published) -> Row:
 
     def peer() -> Call:
         kernels = aiter_triton.module("rmsnorm")
-        kernels.get_num_sms = lambda: COMPUTE_UNITS  # which it asks torch.cuda for
+        kernels.get_num_sms = lambda: COMPUTE_UNITS  # which it queries from torch.cuda
         x, out, weight = empty(rows, columns), empty(rows, columns), empty(columns)
         residual, residual_out = empty(rows, columns), empty(rows, columns)
         if name == "rms_norm":
@@ -197,7 +197,7 @@ def rows() -> Iterator[Row]:
 
 
 def modelled(make: Callable[[], Call]) -> float:
-    with simulated.active():  # AITER's modules ask for the GPU when they are imported
+    with simulated.active():  # AITER's modules query the GPU when they are imported
         call = make()
 
     def on_the_simulator() -> None:
@@ -219,20 +219,20 @@ def page(results: list[Result]) -> str:
     compared = [each for each in with_peer if not each.is_disputed]
     shorter = sum(each.ratio <= 1.0 for each in compared)
     lines = [
-        "# Row operations beside AITER's Triton kernels",
+        "# Row operations compared with AITER's Triton kernels",
         "",
-        f"`python benchmarks/row_operations.py` writes this page. Device: {DEVICE}, bfloat16. *Modelled* columns are the [cycle",
-        "model](timing_model.md)'s, without what launching costs; *published* ones were measured by",
-        "[m8than/amd-kernels](https://github.com/m8than/amd-kernels) on a MI325X with ROCm 7.2, launches included: about 7 of the",
-        "microseconds of small shapes. One kind is not divided by the other. Nothing of ours has run on a GPU.",
+        f"`python benchmarks/row_operations.py` writes this page. Device: {DEVICE}, bfloat16. *Modelled* columns are from the [cycle",
+        "model](timing_model.md), without launch overhead; *published* ones were measured by",
+        "[m8than/amd-kernels](https://github.com/m8than/amd-kernels) on a MI325X with ROCm 7.2, including launch overhead, which is about",
+        "7 us of the time of small shapes. Modelled times are never divided by published ones. None of our kernels has run on a GPU.",
         "",
-        f"The rows are all {len(results)} that were published of these operations, of 36 that are counted there. In {len(with_peer)} AITER's kernel is",
-        f"Triton's and runs in the same model. {len(with_peer) - len(compared)} rows of these, marked *, are no evidence: the model gives AITER's kernel over one and a half times",
-        "what was published of AITER, so that another of its kernels was measured or the model is wrong. Of the",
-        f"remaining {len(compared)} ours takes no longer in {shorter}. In {len(results) - len(with_peer)} rows AITER's kernel is HIP's or CK's, compiled from nothing that is here.",
+        f"The table has all {len(results)} rows published for these operations; 36 comparisons are counted there. In {len(with_peer)} rows AITER's kernel is",
+        f"a Triton kernel, which runs in the same model. {len(with_peer) - len(compared)} of these rows, marked *, are not evidence: the modelled time of AITER's kernel is over one",
+        "and a half times the published one, so either a different AITER kernel was measured or the model is wrong. In",
+        f"{shorter} of the remaining {len(compared)} our kernel takes no longer. In {len(results) - len(with_peer)} rows AITER's kernel is written in HIP or CK, which is not compiled here.",
         "",
-        "*Share* is the data sheet's time for the bytes that have to move over ours. Above 100 % they come from the last-level cache,",
-        "which holds 256 MB.",
+        "*Share* is the time that the required bytes take at the data sheet's bandwidth, divided by our time. Above 100 %, bytes come from",
+        "the last-level cache, which holds 256 MB.",
         "",
         "| operation | shape | ours, modelled us | AITER's Triton, modelled us | ours / Triton's | share of bandwidth | "
         "published: PyTorch us | amd-kernels us | AITER us |",
@@ -253,8 +253,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", help="operations, with commas between; the page is not written")
-    parser.add_argument("--json", action="store_true", help="print the rows in place of writing the page")
+    parser.add_argument("--only", help="comma-separated operations; the page is not written")
+    parser.add_argument("--json", action="store_true", help="print the rows instead of writing the page")
     arguments = parser.parse_args()
     wanted = list(rows())
     if arguments.only:

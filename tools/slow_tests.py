@@ -25,10 +25,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "slow_tests.md"
 HEAD = """# Slow tests
 
-`./run test` leaves out what takes long: random sweeps, covering arrays in exact arithmetic, whole mutation runs, AITER's objects,
-builds. `./run test --slow` runs all of that, and writes this page; `python tools/slow_tests.py tests/test_parity.py --page` runs one
-file. Each row is the last run of a file here, in the seconds of the machine and of as many processes as there were; "skipped" are tests for
-which something is not installed.
+`./run test` leaves out slow tests: random sweeps, covering arrays in exact arithmetic, complete mutation runs, AITER's objects,
+builds. `./run test --slow` runs all of them and writes this page; `python tools/slow_tests.py tests/test_parity.py --page` runs one
+file. Each row is the last run of a file; seconds depend on the machine and on the number of processes at the time. "skipped" counts tests
+with a missing dependency.
 
 | file | passed | failed | skipped | seconds | date |
 | --- | ---: | ---: | ---: | ---: | --- |

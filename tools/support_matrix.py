@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Writes docs/support.md: which calls have a kernel, from the built packs and from hipkittens.supported.
 
-With --check it writes nothing, and fails when the committed page says something else.
+With --check it writes nothing, and fails if the committed page is out of date.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ ELEMENTS = _record.DTYPES
 DTYPES = {**ELEMENTS, "f64": torch.float64}
 BF16 = DTYPES["bf16"]
 
-OPENING = """# What has a kernel
+OPENING = """# Supported operations
 
-`python tools/support_matrix.py` writes this page from the kernels in the packs and from the answers of
-`hipkittens.supported`, which are those of the operations themselves. A test holds it to them.
+`python tools/support_matrix.py` writes this page from the kernels in the packs and the answers of `hipkittens.supported`, which are
+those of the operations themselves. A test checks that the page is up to date.
 
-**Never run on silicon:** every kernel here. What is said to work works in the simulator.
+**No kernel here has ever run on a GPU.** "Supported" means that it works in the simulator.
 
-`hipkittens.supported("attention", q, k, v, causal=True, target="gfx950")` answers for one call; its `reason` is the text of the
-error that the call raises. Tensors may be on the meta device. What is refused raises: nothing falls back to PyTorch unless
-`HIPKITTENS_BACKEND=torch` asks for it.
+`hipkittens.supported("attention", q, k, v, causal=True, target="gfx950")` checks a single call; its `reason` is the text of the
+error that the call raises. Tensors may be on the meta device. Unsupported calls raise: nothing falls back to PyTorch unless
+`HIPKITTENS_BACKEND=torch` requests it.
 """
 
 
@@ -51,14 +51,14 @@ def rows(target: str, folder: str) -> list[dict[str, str]]:
 
 
 def _elements(row: dict[str, str]) -> set[str]:
-    """Of a kernel's operands, as its row names them: none of those that multiply two formats, whose dtype is the result's alone."""
+    """Dtypes of a kernel's operands, from its row; empty for kernels that multiply two formats, whose dtype is that of the result."""
     if "a" in row and row.get("b", row["a"]) != row["a"]:
         return set()
     return {row[column] for column in ("input", "element", "a") if column in row}
 
 
 def has_gradient(function: Function, target: str, dtype: torch.dtype) -> bool:
-    """Whether a backward pass through the call works, which is tried without data."""
+    """Whether a backward pass through the call works, tried without data."""
 
     def tensor(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
         made = torch.empty(shape, dtype=dtype)
@@ -83,18 +83,18 @@ def has_gradient(function: Function, target: str, dtype: torch.dtype) -> bool:
 
 
 def cell(operation: Operation, function: Function, target: str, name: str) -> str:
-    """What there is of one dtype: "forward, backward" or "refused", on which the call and the pack agree."""
+    """Support for one dtype, "forward, backward" or "refused"; the call and the pack have to agree."""
     of_folder = [
         row for row in rows(target, operation.folder) if operation.owns(operation.folder, row["kind"])
     ]
-    # Kernels of which none is for one dtype are told it when they are launched.
+    # Kernels that are not specific to a dtype are passed it at launch.
     typed = [row for row in of_folder if _elements(row) & set(ELEMENTS)]
     if typed:
         of_dtype = [row["kind"] for row in typed if name in _elements(row)]
     else:
         of_dtype = [row["kind"] for row in of_folder if name in ELEMENTS]
     kinds = {"backward" if "backward" in kind else "forward" for kind in of_dtype}
-    # Where no kernel is for the gradient alone, it is the operation itself with other operands, or other operations.
+    # Without a dedicated kernel, the gradient is the operation itself with other operands, or other operations.
     if kinds and has_gradient(function, target, DTYPES[name]):
         kinds.add("backward")
     answer = supported(
@@ -128,7 +128,9 @@ def of_every_operation(said: Callable[[Checks], Callable[[Rows], str] | None]) -
 
 def sizes() -> str:
     lines = of_every_operation(lambda checks: checks.sizes)
-    lines.append("Any strides, and tensors above 4 GiB. Which strides cost a copy stands with each function.")
+    lines.append(
+        "Any strides are accepted, and tensors above 4 GiB. The documentation of each function states which strides cost a copy."
+    )
     return "## Sizes\n\n" + "".join(f"* {line}\n" for line in lines)
 
 
@@ -156,7 +158,7 @@ def page() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="fail if the committed page is another")
+    parser.add_argument("--check", action="store_true", help="fail if the committed page is out of date")
     if parser.parse_args().check:
         if PAGE.read_text() != page():
             raise SystemExit(f"{PAGE.relative_to(ROOT)} is out of date: run tools/support_matrix.py")

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Tries one built wheel with several versions of torch and Python, and writes docs/wheel_matrix.md.
+"""Tests one built wheel with several versions of torch and Python, and writes docs/wheel_matrix.md.
 
     python tools/wheel_matrix.py dist/hipkittens-*.whl --scratch DIR [--torch 2.10.0] [--python 3.12]
 
 Each combination gets a virtual environment below DIR, installed from the wheel and the package index, in which
-tools/wheel_probe.py runs; afterwards it is removed. What a combination said stays in DIR as JSON, so that an interrupted run
-goes on where it was. PyPI's torch for Linux is a CUDA build, which needs NVIDIA's libraries to be imported even where
-there is no GPU: they are installed once per version of torch, and linked. DIR needs 15 GB.
+tools/wheel_probe.py runs; afterwards it is removed. The report of each combination is kept in DIR as JSON, so that an interrupted
+run can resume. PyPI's torch for Linux is a CUDA build, which needs NVIDIA's libraries to be imported even without a
+GPU: they are installed once per version of torch, and linked. DIR needs 15 GB.
 """
 
 from __future__ import annotations
@@ -136,26 +136,26 @@ def page(wheel: Path, digest: str, reports: dict[tuple[str, str], dict[str, Any]
     run = {key: report for key, report in reports.items() if "not_run" not in report}
     cases = {report["parity"]["cases"] for report in run.values() if "failed" not in report}
     rows = [_row(*key, report) for key, report in reports.items()]
-    return f"""# One wheel, every torch and Python
+    return f"""# One wheel for all torch and Python versions
 
 *Written by `python tools/wheel_matrix.py`; do not edit.*
 
 `{wheel.name}` ({wheel.stat().st_size / 1e6:.1f} MB, sha256 `{digest[:8]}...`), installed into a fresh virtual environment for
-each row. {sum(map(good, run.values()))} of the {len(run)} combinations that were run are good.
+each row. {sum(map(good, run.values()))} of the {len(run)} combinations that were run passed.
 
-| torch | Python | parity beside PyTorch | opcheck | compiled step | doctor | wheel |
+| torch | Python | parity with PyTorch | opcheck | compiled step | doctor | wheel |
 |---|---|---|---|---|---|---|
 {chr(10).join(rows)}
 
 * **parity**: {" or ".join(map(str, sorted(cases)))} cases of `benchmarks/parity.py`, spread evenly over the covering array of every
-  operation on both targets; the tensors (outputs and gradients) whose error against float64 is at most twice that of
-  this very torch in the same dtype, and the worst ratio.
+  operation on both targets; the number of tensors (outputs and gradients) whose error relative to float64 is at
+  most twice that of the same torch version in the same dtype, and the worst ratio.
 * **opcheck**: operators of `torch.ops.hipkittens` that pass all of `torch.library.opcheck`.
 * **compiled step**: a block of layer_norm, linear, attention and rms_norm, forward and backward, under
-  `torch.compile(fullgraph=True, dynamic=True)` with inductor, for two lengths, beside eager.
-* **doctor**: what `hipkittens doctor` concludes. There is no AMD GPU where this was run.
-* **wheel**: the first digits of the sha256 of the wheel that the row is about; another than the one above is an earlier build.
-* torch from PyPI is a CUDA build (`+cu...`) or a CPU one (`+cpu`). No ROCm build of torch has been tried: PyPI has none.
+  `torch.compile(fullgraph=True, dynamic=True)` with inductor, for two lengths, compared with eager.
+* **doctor**: the result of `hipkittens doctor`. The machine had no AMD GPU.
+* **wheel**: the first digits of the sha256 of the wheel tested in this row; if they differ from those above, it is an earlier build.
+* torch from PyPI is a CUDA build (`+cu...`) or a CPU build (`+cpu`). No ROCm build of torch has been tested: PyPI has none.
 """
 
 
@@ -176,7 +176,9 @@ def main() -> int:
     parser.add_argument("--torch", choices=TORCHES, action="append", help="default: all of them")
     parser.add_argument("--python", choices=PYTHONS, action="append", help="default: all of them")
     parser.add_argument("--cases", type=int, default=8, help="parity cases of each operation and target")
-    parser.add_argument("--page-only", action="store_true", help="run nothing; write what was found before")
+    parser.add_argument(
+        "--page-only", action="store_true", help="run nothing; write the page from earlier reports"
+    )
     arguments = parser.parse_args()
     wheel, scratch = arguments.wheel.resolve(), arguments.scratch.resolve()
     scratch.mkdir(parents=True, exist_ok=True)

@@ -31,11 +31,11 @@ BLOCK = 32  # rows of the one-kernel variants
 PART = 256  # columns of the result that a workgroup finishes at a time
 
 # What objects do other than their names, and the tables that AITER's host reads, say. See `deviations`.
-ADDS_BF16_AS_F16 = "adds up the bits of bf16 as f16"
+ADDS_BF16_AS_F16 = "accumulates bf16 bit patterns as f16"
 FP8_AS_INT8 = "multiplies fp8, named int8"
 BF16_AS_F16 = "multiplies bf16, named f16"
 READS_BF16_AS_F16 = "reads activations as bf16, named f16"
-DROPS_RESULTS = "gives the last 256 columns of the result alone"
+DROPS_RESULTS = "writes only the last 256 columns of the result"
 
 
 @dataclasses.dataclass

@@ -81,7 +81,7 @@ def deviations(every: Iterable[Case]) -> list[str]:
         for deviation in case.deviations:
             ways[deviation].add(case.name)
     lines = [
-        "| what an object does that its name does not say | files | in the tables of AITER's host |",
+        "| how an object deviates from its name | files | in the tables of AITER's host |",
         "|---|---|---|",
     ]
     for deviation, names in sorted(ways.items(), key=lambda item: (-len(item[1]), item[0])):
