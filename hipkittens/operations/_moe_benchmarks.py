@@ -115,17 +115,17 @@ def _benchmark(
 BENCHMARKS = (
     _benchmark(
         "moe",
-        "Experts of a layer",
+        "Mixture-of-experts layer",
         "1x128x8x2048x768,64x128x8x2048x768,1024x8x2x4096x14336",
         weight_bits=16,
     ),
     _benchmark(
         "moe_fp8",
-        "Experts of a layer, fp8 with scales of rows",
+        "Mixture-of-experts layer, fp8 with row scales",
         "64x128x8x2048x768",
         (
             Table(
-                "N tokens to 8 of 128 experts, 2048 features, 768 inside (Qwen3-30B-A3B)",
+                "N tokens to 8 of 128 experts, hidden size 2048, intermediate size 768 (Qwen3-30B-A3B)",
                 "{N}x128x8x2048x768",
                 _TABLE_SIZES,
                 _TABLE_PEERS,
@@ -135,32 +135,32 @@ BENCHMARKS = (
     ),
     _benchmark(
         "moe_fp8_panels",
-        "Experts of a layer, fp8 with scales of rows, weights in panels",
+        "Mixture-of-experts layer, fp8 with row scales, preshuffled weights",
         "64x128x8x2048x768",
         spec="row",
         panels=True,
     ),
     _benchmark(
         "moe_fp8_blocks_panels",
-        "Experts of a layer, fp8 with scales of blocks, weights in panels",
+        "Mixture-of-experts layer, fp8 with block scales, preshuffled weights",
         "64x256x8x7168x256",
         spec="blocks",
         panels=True,
     ),
     _benchmark(
         "moe_int8",
-        "Experts of a layer, int8 with scales of rows",
+        "Mixture-of-experts layer, int8 with row scales",
         "64x128x8x2048x768",
         spec="row",
         integers=True,
     ),
     _benchmark(
         "moe_fp8_blocks",
-        "Experts of a layer, fp8 with scales of blocks",
+        "Mixture-of-experts layer, fp8 with block scales",
         "64x128x8x2048x768",
         (
             Table(
-                "N tokens to 8 of 256 experts, 7168 features, 256 inside (DeepSeek-V3 on 8 GPUs)",
+                "N tokens to 8 of 256 experts, hidden size 7168, intermediate size 256 (DeepSeek-V3 on 8 GPUs)",
                 "{N}x256x8x7168x256",
                 _TABLE_SIZES,
                 _TABLE_PEERS,
@@ -175,7 +175,7 @@ BENCHMARKS = (
             "1x128x4x2880x2880,64x128x4x2880x2880",
             (
                 Table(
-                    "N tokens to 4 of 128 experts, 2880 features, 2880 inside (gpt-oss-120b)",
+                    "N tokens to 4 of 128 experts, hidden size 2880, intermediate size 2880 (gpt-oss-120b)",
                     "{N}x128x4x2880x2880",
                     {device: (1, 64, 1024) for device in devices},
                 ),
@@ -187,17 +187,17 @@ BENCHMARKS = (
         for name, heading, rows, bits, devices in (
             (
                 "moe_bf16_mxfp4",
-                "Experts of a layer, MXFP4 weights and bf16 rows",
+                "Mixture-of-experts layer, MXFP4 weights and bf16 activations",
                 None,
                 16,
                 ("MI300X", "MI355X"),
             ),
-            ("moe_mxfp4", "Experts of a layer, MXFP4 weights and rows", "1x32", 4, ("MI355X",)),
+            ("moe_mxfp4", "Mixture-of-experts layer, MXFP4 weights and activations", "1x32", 4, ("MI355X",)),
         )
     ),
     _benchmark(
         "moe_mxfp8_mxfp4",
-        "Experts of a layer, MXFP4 weights and MXFP8 rows",
+        "Mixture-of-experts layer, MXFP4 weights and MXFP8 activations",
         "64x128x4x2880x2880",
         weight_bits=4.25,
         bits=8,
@@ -206,7 +206,7 @@ BENCHMARKS = (
     *(
         _benchmark(
             f"moe_{name}_panels",
-            f"Experts of a layer, MXFP4 weights in panels and {of_rows} rows",
+            f"Mixture-of-experts layer, preshuffled MXFP4 weights and {of_rows} activations",
             "64x128x4x2880x2880",
             weight_bits=4.25,
             bits=bits,
