@@ -141,9 +141,10 @@ def moe(
     are converted to its dtype; topk_weights are not.
 
     With scales, x and the gated values are quantized by their largest magnitudes, as in `quantize`. The gated values are quantized in the
-    launch of the gate, unless they have a per-tensor scale or there is a smooth2. There are six launches, and one more for per-tensor
-    scales or if weights multiply x. 8-bit float weights are float8_e4m3fnuz on gfx942 and float8_e4m3fn on gfx950. Not differentiable:
-    tensors that require a gradient are refused. Under torch.autocast weights are not converted.
+    launch of the gate, unless they have a per-tensor scale or there is a smooth2. There are six launches, five if activations stay
+    bfloat16, and one more for per-tensor scales or if weights multiply x. A token is quantized and stored once, and the first GEMM gathers
+    its rows. 8-bit float weights are float8_e4m3fnuz on gfx942 and float8_e4m3fn on gfx950. Not differentiable: tensors that require a
+    gradient are refused. Under torch.autocast weights are not converted.
 
     Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not match.
     """
