@@ -1,4 +1,4 @@
-// torch/activation.cpp: checks the tensors of an activation, plans it and launches it.
+// torch/activation.cpp: validates the tensors of an activation, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <optional>
@@ -18,16 +18,16 @@ namespace {
 using activation::Activation;
 using activation::ActivationArguments;
 
-// activation: 0 silu, 1 gelu_tanh, 2 gelu, 3 relu, 4 tanh; of gated rows also 5 swiglu.
+// activation: 0 silu, 1 gelu_tanh, 2 gelu, 3 relu, 4 tanh; gated operators also accept 5 swiglu.
 constexpr const char* activation_schema = "activation(Tensor x, int activation) -> Tensor";
 constexpr const char* activation_backward_schema =
     "activation_backward(Tensor dy, Tensor x, int activation) -> Tensor";
-// activation(x) * other, with alpha in silu and swiglu, and both clamped; limit below 0: not. Without other, x (..., 2 d) holds both. bias (2 d,)
-// is added first.
+// activation(x) * other, with alpha in silu and swiglu, both factors clamped to limit; limit below 0: no
+// clamping. Without other, x (..., 2 d) holds both factors. bias (2 d,) is added first.
 constexpr const char* gated_activation_schema =
     "gated_activation(Tensor x, Tensor? other, Tensor? bias, int activation, float alpha, float limit) -> "
     "Tensor";
-// dother is empty without other: it is the second half of dx.
+// dother is empty without other: it is then the second half of dx.
 constexpr const char* gated_activation_backward_schema =
     "gated_activation_backward(Tensor dy, Tensor x, Tensor? other, Tensor? bias, int activation, float "
     "alpha, float limit) -> (Tensor dx, Tensor dother)";
@@ -75,19 +75,19 @@ struct Problem {
             fail(where + "bias needs the dtype and the device of x");
         bias = with_unit_stride(std::move(*bias), dtype);
     }
-    // Of y. Fails where there is none.
+    // The sizes of y. Fails if x has no valid halves.
     std::vector<int64_t> result_sizes() const {
         std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end());
         if (!halves()) return sizes;
         if (sizes.empty() || sizes.back() % 2)
             fail(where + "x needs rows of an even number of elements, the gate and what it multiplies");
         sizes.back() /= 2;
-        // Before anything is allocated.
+        // Checked before anything is allocated.
         if (const int64_t elements = x.element_count(); elements > 0)
             activation::check(elements / (2 * sizes.back()), sizes.back());
         return sizes;
     }
-    // result, and dother of the gradient, have rows one after the other; dy is given for the kind `backward`.
+    // result, and the gradient's dother, have contiguous rows; dy is passed for the kind `backward`.
     template <class Kind>
     void launch(const Placement& placement, const Tensor& result, const Tensor* dother = nullptr,
                 Tensor* dy = nullptr) {

@@ -1,4 +1,4 @@
-// torch/attention.cpp: checks the tensors of an attention, plans it and launches it.
+// torch/attention.cpp: validates the tensors of an attention, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <optional>
@@ -23,16 +23,16 @@ constexpr const char* attention_forward_schema =
     "window_right, float dropout_p=0., Tensor? seed=None, Tensor? sinks=None, float softcap=0., Tensor? "
     "alibi_slopes=None) -> (Tensor, Tensor)";
 
-// The gradients of q, k, v and sinks (empty without them), contiguous, from those of out and lse. That of lse is taken without
-// sinks, in a call of its own.
+// The gradients of q, k, v and sinks (empty without them), contiguous, from the gradients of out and lse. A
+// gradient of lse is supported only without sinks, in a separate call.
 constexpr const char* attention_backward_schema =
     "attention_backward(Tensor grad_out, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor "
     "lse, float scale, bool causal, int window_left, int window_right, float dropout_p=0., Tensor? "
     "seed=None, Tensor? sinks=None, float softcap=0., Tensor? alibi_slopes=None) -> (Tensor, Tensor, Tensor, "
     "Tensor)";
 
-// Packed sequences: q (T, H, D), k (T_k, H_k, D), v (T_k, H_k, D_v) -> out (T, H, D_v), lse (H, T). Sequence b has rows
-// cu_seqlens[b] .. cu_seqlens[b + 1] - 1, int32 on q's device, at most max_seqlen of them.
+// Packed sequences: q (T, H, D), k (T_k, H_k, D), v (T_k, H_k, D_v) -> out (T, H, D_v), lse (H, T). Sequence
+// b has rows cu_seqlens[b] .. cu_seqlens[b + 1] - 1, int32 on q's device, at most max_seqlen of them.
 constexpr const char* attention_varlen_forward_schema =
     "attention_varlen_forward(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, "
     "SymInt max_seqlen_q, SymInt max_seqlen_k, float scale, bool causal, int window_left, int window_right, "
@@ -60,7 +60,7 @@ void launch(const Placement& placement, const attention::Plan& plan,
     for (const Launch& launch : plan.launches) placement.launch(launch, regions);
 }
 
-// What both directions of an operator take, in the order of its schema.
+// The arguments common to both directions of an operator, in the order of its schema.
 struct Call {
     const char* where;
     bool packed;
@@ -108,7 +108,7 @@ struct Call {
         if (!(tensor.device() == q.device())) refuse(std::string(who) + " is on another device than q");
     }
 
-    // One float32 for each head, or, where `of_sequences`, for each head of each sequence.
+    // One float32 for each head, or, with `of_sequences`, for each head of each sequence.
     void check_heads(const std::optional<Tensor>& tensor, const char* who, int64_t heads,
                      bool of_sequences) const {
         if (!tensor) return;
@@ -175,7 +175,7 @@ struct Call {
                (packed && (cu_seqlens_q->sizes()[0] == 1 || max_seqlen_q == 0));
     }
 
-    // After it every tensor is what the kernels can read.
+    // Afterwards the kernels can read every tensor.
     void describe(const Placement& placement) {
         q = readable(std::move(q), dtype);
         k = readable(std::move(k), dtype);

@@ -1,4 +1,4 @@
-// torch/attention_merge.cpp: checks the tensors of two results of attention, and launches their join.
+// torch/attention_merge.cpp: validates the tensors of two partial attention results, and launches their merge.
 // SPDX-License-Identifier: MIT
 #include <string>
 #include <vector>

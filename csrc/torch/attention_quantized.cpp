@@ -1,4 +1,4 @@
-// torch/attention_quantized.cpp: checks the tensors of attention of quantised operands, plans it and launches it.
+// torch/attention_quantized.cpp: validates the tensors of attention with quantized operands, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <string>
@@ -14,9 +14,9 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// int8 q (B, N, H, D), k (B, N_k, H_k, D); v (B, H_k, D_v, M), bytes of e4m3 of channels, M at least N_k and a multiple of 16; float32
-// q_scale (B, H, blocks of query_block queries), k_scale (B, H_k, blocks of key_block keys), v_scale (B, H_k, D_v)
-// -> out (B, N, H, D_v), lse (B, H, N) float32, both contiguous.
+// int8 q (B, N, H, D), k (B, N_k, H_k, D); v (B, H_k, D_v, M), channel-major bytes of e4m3, M at least N_k
+// and a multiple of 16; float32 q_scale (B, H, blocks of query_block queries), k_scale (B, H_k, blocks of
+// key_block keys), v_scale (B, H_k, D_v) -> out (B, N, H, D_v), lse (B, H, N) float32, both contiguous.
 constexpr const char* attention_quantized_schema =
     "attention_quantized(Tensor q, Tensor k, Tensor v, Tensor q_scale, Tensor k_scale, Tensor v_scale, int "
     "query_block, int key_block, bool causal, int window_left, int window_right, ScalarType out_dtype) -> "
@@ -94,7 +94,7 @@ void attention_quantized(StableIValue* stack, uint64_t argument_count, uint64_t 
     const int64_t lse_sizes[] = {shared.batch, shared.heads, shared.n_q};
     Tensor out = placement.empty(out_sizes, out_dtype), lse = placement.empty(lse_sizes, Dtype::float32);
     if (out.element_count() > 0) {
-        // Bytes, whatever they are codes of.
+        // Treated as bytes, whatever their format.
         q = readable(std::move(q), Dtype::uint8);
         k = readable(std::move(k), Dtype::uint8);
         v = readable(std::move(v), Dtype::uint8);

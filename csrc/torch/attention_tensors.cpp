@@ -1,4 +1,4 @@
-// torch/attention_tensors.cpp: tensors of attention as its kernels read them.
+// torch/attention_tensors.cpp: attention tensors in the form the kernels read.
 // SPDX-License-Identifier: MIT
 #include "torch/attention_tensors.h"
 

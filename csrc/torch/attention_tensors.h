@@ -1,4 +1,4 @@
-// torch/attention_tensors.h: tensors of attention as its kernels read them.
+// torch/attention_tensors.h: attention tensors in the form the kernels read.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace hipkittens::torch_binding {
 
-// "q is (2, 3)".
+// For example "q is (2, 3)".
 std::string shape_text(const char* name, const Tensor& tensor);
 
 // (batch, rows, heads, head size), or without the batch.

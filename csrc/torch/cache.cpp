@@ -1,4 +1,4 @@
-// torch/cache.cpp: checks the tensors of a write into a cache, plans it and launches it.
+// torch/cache.cpp: validates the tensors of a cache write, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <string>
@@ -14,7 +14,8 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// key, value: (tokens, heads, features). layout: CacheLayout. A cache of uint8 has 8-bit floats, of int8 integers. slots: int32 or int64, (tokens,).
+// key, value: (tokens, heads, features). layout: CacheLayout. A uint8 cache holds 8-bit floats, an int8 cache
+// integers. slots: int32 or int64, (tokens,).
 constexpr const char* cache_write_schema =
     "cache_write(Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor slots, "
     "Tensor? k_scale, Tensor? v_scale, int layout) -> ()";
@@ -24,7 +25,7 @@ constexpr const char* mla_cache_write_schema =
 
 const Tensor* given_or_null(const std::optional<Tensor>& tensor) { return tensor ? &*tensor : nullptr; }
 
-// Rows of (tokens, heads, features), or of (tokens, features).
+// Rows of shape (tokens, heads, features) or (tokens, features).
 cache::Copy copy_of(const Tensor& rows, Dtype dtype, const CacheOutput& to) {
     cache::Copy copy{};
     const bool heads = rows.dimensions() == 3;
@@ -40,7 +41,7 @@ cache::Copy copy_of(const Tensor& rows, Dtype dtype, const CacheOutput& to) {
     return copy;
 }
 
-// One of the two things that are written.
+// One of the two tensors that are written.
 struct Part {
     Tensor rows;
     const char* name;

@@ -1,4 +1,4 @@
-// torch/cache_scaled.cpp: checks the tensors of a write of codes and their scales into a cache, plans it and launches it.
+// torch/cache_scaled.cpp: validates the tensors of a cache write of quantized values and their scales, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <string>
 #include <vector>
@@ -13,17 +13,17 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// As cache_write, of caches of uint8 or int8, with a scale of each head: key_scales, value_scales (blocks, block size, heads), float32.
-// With e4m3fn, uint8 stands for that on every target.
+// Like cache_write for uint8 or int8 caches, with one scale per head and slot: key_scales, value_scales
+// (blocks, block size, heads), float32. With e4m3fn, uint8 means e4m3fn on every target.
 constexpr const char* cache_write_scaled_schema =
     "cache_write_scaled(Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor(c!) "
     "key_scales, Tensor(d!) value_scales, Tensor slots, int layout, bool e4m3fn=False) -> ()";
-// k: (tokens, features). kv_cache: uint8, (blocks, block size, features + 4 for each group), whose blocks are contiguous: their codes,
-// then their scales.
+// k: (tokens, features). kv_cache: uint8, (blocks, block size, features + 4 for each group), whose blocks are
+// contiguous: the quantized values of a block, then its scales.
 constexpr const char* indexer_cache_write_schema =
     "indexer_cache_write(Tensor k, Tensor(a!) kv_cache, Tensor slots, int group, bool powers_of_two) -> ()";
 
-// AITER's and DeepGEMM's least largest magnitude of an indexer's key.
+// The lower bound AITER and DeepGEMM put on the largest magnitude of an indexer's key.
 constexpr float indexer_floor = 1e-4f;
 
 struct Call {
@@ -32,7 +32,7 @@ struct Call {
     std::vector<runtime::Region> regions{};
 };
 
-// rows: (tokens, heads, features), or (tokens, features).
+// rows: (tokens, heads, features) or (tokens, features).
 cache::ScaledPart& add_rows(Call& call, size_t number, Tensor& rows, const char* name, Dtype dtype) {
     if (rows.dtype(call.where + ": " + name) != dtype || dtype == Dtype::float32)
         fail(call.where + ": rows need to be bfloat16 or float16, all of them");

@@ -1,4 +1,4 @@
-// torch/cache_shared_scale.cpp: checks the tensors of a write of codes that share scales into a cache, plans it and launches it.
+// torch/cache_shared_scale.cpp: validates the tensors of a cache write with shared scales, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <string>
 #include <vector>
@@ -13,16 +13,16 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// As cache_write_scaled, with a scale of each group of slots: key_scales, value_scales (groups, heads), float32, read and written. Slots
-// are shared by groups equally.
+// Like cache_write_scaled, with one scale per group of slots: key_scales, value_scales (groups, heads),
+// float32, read and written. The slots are divided equally among the groups.
 constexpr const char* cache_write_shared_scale_schema =
     "cache_write_shared_scale(Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache, "
     "Tensor(c!) key_scales, Tensor(d!) value_scales, Tensor slots, int layout) -> ()";
 
-// AITER's least largest magnitude of a block.
+// The lower bound AITER puts on the largest magnitude of a block.
 constexpr float shared_floor = 1e-6f;
 
-// Slots of each group.
+// Number of slots in each group.
 int64_t group_size(const std::string& where, const CacheView& view, const Tensor& scales) {
     const int64_t slots = view.blocks * view.block_size;
     const int64_t groups = scales.dimensions() == 2 ? scales.sizes()[0] : 0;

@@ -1,4 +1,4 @@
-// torch/conv.cpp: checks the tensors of a causal convolution, plans it and launches it.
+// torch/conv.cpp: validates the tensors of a causal convolution, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <optional>
 #include <string>
@@ -14,7 +14,7 @@ namespace hipkittens::torch_binding {
 namespace {
 
 // x (sequences, channels, times), or (sequences, times, channels) if channels_last; weight (channels, width) and bias (channels)
-// contiguous. starts: int32, contiguous, where each sequence of a single packed x (1, ..) begins, and where the last one ends.
+// contiguous. starts: int32, contiguous: the start of each sequence of a single packed x (1, ..), then the end of the last.
 constexpr const char* conv_schema =
     "causal_conv1d(Tensor x, Tensor weight, Tensor? bias, Tensor? starts, bool channels_last, bool silu) -> "
     "Tensor";
@@ -26,7 +26,8 @@ constexpr const char* conv_backward_schema =
 constexpr const char* conv_states_schema =
     "causal_conv1d_states(Tensor x, Tensor weight, Tensor? bias, Tensor? starts, Tensor(a!) states, Tensor? "
     "slots, Tensor? present, Tensor? positions, Tensor? accepted, bool channels_last, bool silu) -> Tensor";
-// The same, of whose results the first channels, the next and the others are tensors of their own.
+// The same, with the channels of the result split into three tensors: the first, the next and the remaining
+// ones.
 constexpr const char* conv_split_schema =
     "causal_conv1d_split(Tensor x, Tensor weight, Tensor? bias, Tensor? starts, bool channels_last, bool "
     "silu, int first, int second) -> (Tensor, Tensor, Tensor)";
@@ -102,7 +103,7 @@ struct Problem {
         if (!written && tensor.sizes()[2] > 1 && tensor.strides()[2] != 1)
             tensor = contiguous_copy(std::move(tensor), dtype);
         regions.push_back({tensor.data(), tensor.extent_bytes(dtype), name, written});
-        // No stride of what there is one of says anything, and packed sequences are told apart by their times alone.
+        // The stride of a dimension of size one is meaningless, and packed sequences differ only in their times.
         const auto sizes = tensor.sizes(), strides = tensor.strides();
         return {tensor.data(), starts || sizes[0] == 1 ? 0 : strides[0], sizes[1] == 1 ? 0 : strides[1]};
     }
@@ -125,7 +126,7 @@ struct Problem {
         arguments.width = static_cast<uint32_t>(width);
         arguments.silu = silu;
     }
-    // sizes: of the channels of each result.
+    // sizes: the number of channels of each result.
     std::vector<Tensor> forward(const Placement& placement, const conv::States& states, bool states_aligned,
                                 const std::vector<int64_t>& sizes) {
         std::vector<Tensor> results;
@@ -134,7 +135,7 @@ struct Problem {
             shape[channels_last ? 2 : 1] = count;
             results.push_back(placement.empty(shape, dtype));
         }
-        // Sequences without times have states, too.
+        // Sequences of zero times still have states.
         if (channels == 0 || (empty() && !states.data) || (empty() && !starts)) return results;
         conv::ForwardArguments arguments{};
         describe(arguments);
@@ -155,7 +156,7 @@ struct Problem {
                          regions);
         return results;
     }
-    // Of the three results of a split.
+    // The channels of the three results of a split.
     std::vector<int64_t> split(int64_t first, int64_t second) const {
         if (first < 0 || second < 0 || first + second > channels)
             fail(where + std::to_string(first) + " and " + std::to_string(second) + " channels of " +

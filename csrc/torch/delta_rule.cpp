@@ -1,4 +1,4 @@
-// torch/delta_rule.cpp: gated delta rules and their gradients, of which many tokens run in chunks.
+// torch/delta_rule.cpp: gated delta rules and their gradients; long inputs run in chunks.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <array>
@@ -12,14 +12,14 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// q, k (batch, tokens, key heads, K), v (batch, tokens, heads, V), g and beta (batch, tokens, heads). starts: int32, contiguous, where
-// each sequence of a batch of one begins, and where the last one ends. initial (sequences, heads, K, V) float32, as final is.
-// g and beta float32.
+// q, k (batch, tokens, key heads, K), v (batch, tokens, heads, V), g and beta (batch, tokens, heads). starts:
+// int32, contiguous: the start of each sequence of a batch of one, then the end of the last. initial
+// (sequences, heads, K, V) float32, like final. g and beta float32.
 constexpr const char* rule_schema =
     "gated_delta_rule(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor? initial, Tensor? starts, "
     "float scale, bool normalize) -> (Tensor out, Tensor final)";
-// dfinal is absent where nobody uses final, and dinitial empty without initial. dq and dk (batch, tokens, heads, K): of value heads, of q's
-// dtype where these are those of q and k, else float32. dg and dbeta float32.
+// dfinal is absent if final is unused, and dinitial is empty without initial. dq and dk (batch, tokens, heads, K) are
+// per value head, of q's dtype if there are as many value heads as key heads, else float32. dg and dbeta float32.
 constexpr const char* backward_schema =
     "gated_delta_rule_backward(Tensor dout, Tensor? dfinal, Tensor q, Tensor k, Tensor v, Tensor g, Tensor "
     "beta, Tensor? initial, Tensor? starts, float scale, bool normalize) -> (Tensor dq, Tensor dk, Tensor "

@@ -1,4 +1,4 @@
-// torch/delta_rule_chunks.h: what the launches of one call share where a gated delta rule runs in chunks.
+// torch/delta_rule_chunks.h: state shared by the launches of one call where a gated delta rule runs in chunks.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace hipkittens::torch_binding {
 
-// The matrices of all chunks, which one of the prepare functions makes.
+// The matrices of all chunks, which one of the prepare functions computes.
 class ChunkedProblem {
   public:
     ChunkedProblem(DeltaRuleProblem& problem, const Placement& placement, float scale, bool gradients)
@@ -45,7 +45,7 @@ class ChunkedProblem {
         keep(matrices_, problem.dtype, "matrices");
     }
 
-    // Where heads have decays.
+    // For decays per head.
     void prepare(bool normalize) {
         for (const auto& [tensor, name] : {std::pair{&problem_.g, "g"}, std::pair{&problem_.beta, "beta"}})
             if (tensor->dtype(problem_.where + name) != Dtype::float32)
@@ -56,7 +56,7 @@ class ChunkedProblem {
         arguments.matrices_of_chunk = common_.matrices_of_chunk;
         each_chunk<delta_rule::kinds::prepare>(arguments, 64);
     }
-    // Where channels have them.
+    // For decays per channel.
     void prepare_channels(const DeltaRuleGate& gate, float lower_bound, bool normalize, bool beta_is_logit) {
         delta_rule::ChannelPrepareArguments arguments{};
         const auto [of_g, of_beta] = problem_.describe_gates(arguments);
@@ -124,8 +124,8 @@ class ChunkedProblem {
     delta_rule::ChannelOperands operands_{};
 };
 
-// Many tokens from chunk to chunk by `Scan`, few of them one after the other by `Step`, into `out` and the states `final`.
-// prepare(ChunkedProblem&) makes the matrices; describe(StepArguments&) adds what the problem does not say.
+// Runs many tokens chunk by chunk with `Scan`, few tokens one at a time with `Step`, into `out` and the states `final`.
+// prepare(ChunkedProblem&) computes the matrices; describe(StepArguments&) adds what the problem does not contain.
 template <class Scan, class Step, class Prepare, class Describe>
 void run_rule(DeltaRuleProblem& problem, const Placement& placement, const Tensor& out, const Tensor& final,
               std::optional<Tensor>& initial, float scale, const Prepare& prepare, const Describe& describe) {

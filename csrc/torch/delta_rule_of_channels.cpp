@@ -1,4 +1,4 @@
-// torch/delta_rule_of_channels.cpp: gated delta rules with decays of channels, of which many tokens run in chunks.
+// torch/delta_rule_of_channels.cpp: gated delta rules with decays per channel; long inputs run in chunks.
 // SPDX-License-Identifier: MIT
 #include <optional>
 #include <string>
@@ -9,8 +9,8 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// Tensors: delta_rule_problem.h. g and beta of q's dtype or float32; a_log (heads) and dt_bias (heads, K) float32; lower_bound: 0 for none.
-// initial (sequences, heads, K, V) float32, as final is.
+// Tensors: delta_rule_problem.h. g and beta of q's dtype or float32; a_log (heads) and dt_bias (heads, K)
+// float32; lower_bound: 0 for none. initial (sequences, heads, K, V) float32, like final.
 constexpr const char* channel_rule_schema =
     "kimi_delta_attention(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor? a_log, Tensor? "
     "dt_bias, Tensor? initial, Tensor? starts, float scale, bool normalize, bool beta_is_logit, float "

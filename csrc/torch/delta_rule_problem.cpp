@@ -1,4 +1,4 @@
-// torch/delta_rule_problem.cpp: checks the tensors of gated delta rules and describes them to kernels.
+// torch/delta_rule_problem.cpp: validates the tensors of gated delta rules and describes them to kernels.
 // SPDX-License-Identifier: MIT
 #include "torch/delta_rule_problem.h"
 

@@ -1,4 +1,4 @@
-// torch/delta_rule_problem.h: the tensors of a gated delta rule, checked, and what its kernels are passed of them.
+// torch/delta_rule_problem.h: the validated tensors of a gated delta rule, and what is passed of them to its kernels.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -15,29 +15,30 @@
 
 namespace hipkittens::torch_binding {
 
-// Bytes that offsets of kernels into the rows of a chunk, or of one head's state, reach.
+// Limit in bytes of the kernels' offsets within the rows of a chunk, or within one head's state.
 inline constexpr int64_t delta_rule_reach = int64_t{1} << 31;
 
-// q, k (batch, tokens, key heads, K), v (batch, tokens, heads, V), beta (batch, tokens, heads) and g of that shape, or where channels
-// have decays (batch, tokens, heads, K).
+// q, k (batch, tokens, key heads, K), v (batch, tokens, heads, V), beta (batch, tokens, heads) and g of that
+// shape, or with decays per channel (batch, tokens, heads, K).
 struct DeltaRuleProblem {
-    std::string where;  // begins messages
+    std::string where;  // prefix of messages
     delta_rule::Decay decay;
     Tensor q, k, v, g, beta;
     Dtype dtype;
     int64_t batch = 0, tokens = 0, key_heads = 0, heads = 0, key = 0, value = 0;
     delta_rule::Sequences sequences{};
-    std::vector<runtime::Region> regions;  // what the kernels may touch
+    std::vector<runtime::Region> regions;  // memory the kernels may touch
 
-    // Takes the first five tensors of an operator.
+    // Consumes the first five tensors of an operator.
     DeltaRuleProblem(std::string name, Arguments& given, delta_rule::Decay decay = delta_rule::Decay::head);
 
-    // int32, contiguous: where each sequence of a batch of one begins, and where the last one ends.
+    // int32, contiguous: the start of each sequence of a batch of one, then the end of the last.
     void set_starts(const std::optional<Tensor>& starts);
     const int32_t* integers(const Tensor& tensor, const char* name, int64_t count);
-    // Null where there is none.
+    // Null if the tensor is absent.
     const float* parameters(const std::optional<Tensor>& tensor, const char* name, int64_t count);
-    // With `readable` rows, and a copy where 32-bit offsets do not reach from a chunk's first row to its last one.
+    // Makes rows `readable`, and copies where 32-bit offsets do not reach from the first to the last row of a
+    // chunk.
     Tensor readable_chunks(Tensor tensor, Dtype type) const;
     delta_rule::TokenHeads rows(const Tensor& tensor, Dtype type, const char* name, bool written = false);
 
@@ -48,7 +49,7 @@ struct DeltaRuleProblem {
         arguments.key = static_cast<uint32_t>(key);
     }
     void describe_step(delta_rule::StepArguments& arguments, const Tensor& out);
-    // The dtypes of g and beta, which kernels with a gate in them take.
+    // Passes on the dtypes of g and beta, for kernels that compute the gate.
     template <class Given>
     std::array<Dtype, 2> describe_gates(Given& arguments) const {
         const std::array<Dtype, 2> types = {g.dtype(where + "g"), beta.dtype(where + "beta")};
@@ -60,7 +61,8 @@ struct DeltaRuleProblem {
         return types;
     }
 
-    // Of tokens. What is behind the last packed sequence, which only the device knows, is zero.
+    // A tensor with one row per token. Rows past the last packed sequence, whose end only the device knows,
+    // are zero.
     Tensor empty_of_tokens(const Placement& placement, std::span<const int64_t> sizes, Dtype type) const;
     Tensor empty_out(const Placement& placement) const {
         return empty_of_tokens(placement, std::array<int64_t, 4>{batch, tokens, heads, value}, dtype);
@@ -73,11 +75,11 @@ struct DeltaRuleProblem {
     delta_rule::States new_states(const Tensor& tensor, const char* name);
 };
 
-// The parameters of a gate that is in the kernel, or none.
+// The parameters of a gate computed in the kernel, or none.
 struct DeltaRuleGate {
     std::optional<Tensor> a_log, dt_bias;
 
-    // Takes two tensors of an operator.
+    // Consumes two tensors of an operator.
     explicit DeltaRuleGate(Arguments& given)
         : a_log(given.optional_tensor()), dt_bias(given.optional_tensor()) {}
     template <class Given>

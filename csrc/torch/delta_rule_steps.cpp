@@ -1,4 +1,4 @@
-// torch/delta_rule_steps.cpp: gated delta rules token after token, with decays of heads or of channels.
+// torch/delta_rule_steps.cpp: gated delta rules one token at a time, with decays per head or per channel.
 // SPDX-License-Identifier: MIT
 #include <optional>
 #include <string>
@@ -10,14 +10,14 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// Tensors: delta_rule_problem.h. state (slots, heads, K, V), or (slots, heads, V, K) if value_by_value, with neighbours in the last
-// dimension. slots (sequences, n), accepted (sequences) and starts: int32, contiguous. g and beta of q's dtype or float32; a_log
-// (heads) and dt_bias, of g's last dimensions, float32.
+// Tensors: delta_rule_problem.h. state (slots, heads, K, V), or (slots, heads, V, K) if value_by_value, with
+// unit stride in the last dimension. slots (sequences, n), accepted (sequences) and starts: int32,
+// contiguous. g and beta of q's dtype or float32; a_log (heads) and dt_bias, of g's last dimensions, float32.
 constexpr const char* step_schema =
     "gated_delta_step(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor? a_log, Tensor? dt_bias, "
     "Tensor(a!) state, Tensor? slots, Tensor? accepted, Tensor? starts, float scale, float beta_factor, bool "
     "normalize, bool beta_is_logit, bool value_by_value) -> Tensor";
-// The same with decays of channels. lower_bound: 0 for none.
+// The same with decays per channel. lower_bound: 0 for none.
 constexpr const char* channel_step_schema =
     "kimi_delta_step(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor? a_log, Tensor? dt_bias, "
     "Tensor(a!) state, Tensor? slots, Tensor? accepted, Tensor? starts, float scale, float beta_factor, bool "

@@ -1,4 +1,4 @@
-// torch/element_type.h: a tensor's dtype as the plans of kernels name it, of floats.
+// torch/element_type.h: a floating-point dtype of a tensor as the kernels' plans name it.
 // SPDX-License-Identifier: MIT
 #pragma once
 

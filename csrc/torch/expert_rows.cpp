@@ -1,4 +1,4 @@
-// torch/expert_rows.cpp: checks the tensors of moves of rows to experts and back, plans them and launches them.
+// torch/expert_rows.cpp: validates the tensors of moves of rows to experts and back, plans them and launches them.
 // SPDX-License-Identifier: MIT
 #include <array>
 #include <optional>
@@ -15,9 +15,9 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// entries int32 (places,): pair of token and choice of each place, places int32 (tokens, k): place of each pair; out of range: none.
-// weights float32 (tokens, k). Gather and combine are each other's transposed, and take the same, so that each can be the other's
-// gradient: gather reads no places and combine no entries.
+// entries int32 (places,): the (token, choice) pair at each place; places int32 (tokens, k): the place of each pair;
+// out of range: none. weights float32 (tokens, k). Gather and combine are transposes of each other and accept the same
+// arguments, so that each can be the other's gradient; gather does not read places and combine does not read entries.
 constexpr const char* gather_schema =
     "expert_gather(Tensor x, Tensor entries, Tensor places, Tensor? weights) -> Tensor";
 constexpr const char* combine_schema =
@@ -30,7 +30,7 @@ using expert_rows::ExpertRowsArguments;
 
 namespace kinds = expert_rows::kinds;
 
-// Of gather, combine or dot, whose operator is called `name`.
+// Runs gather, combine or dot; `name` is the name of its operator.
 template <class Kind>
 class Problem {
     static constexpr bool is_gather = std::is_same_v<Kind, kinds::gather>;

@@ -1,4 +1,4 @@
-// torch/expert_sort.cpp: checks the tensors of a sort of pairs of token and expert, plans it and launches it.
+// torch/expert_sort.cpp: validates the tensors of a sort of (token, expert) pairs, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <string>
 #include <vector>
@@ -10,9 +10,9 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// ids (tokens, k) int32, weights (tokens, k) float32, expert_map int32, all contiguous. layout: 0 aligned, 1 packed, 2 ragged.
-// Returns weights (capacity, or 0 of none) float32, entries (capacity) int32, block_experts, tokens_left (capacity / block, of
-// ragged 0) int32, offsets (experts + 1) int32, num_valid (2) int32, places (tokens, k) int32.
+// ids (tokens, k) int32, weights (tokens, k) float32, expert_map int32, all contiguous. layout: 0 aligned, 1 packed, 2
+// ragged. Returns weights (capacity, or 0 without weights) float32, entries (capacity) int32, block_experts, tokens_left
+// (capacity / block, 0 when ragged) int32, offsets (experts + 1) int32, num_valid (2) int32, places (tokens, k) int32.
 constexpr const char* expert_sort_schema =
     "expert_sort(Tensor ids, Tensor? weights, Tensor? expert_map, int num_experts, int block, int layout) -> "
     "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)";
@@ -62,7 +62,7 @@ void expert_sort(StableIValue* stack, uint64_t argument_count, uint64_t result_c
 
     std::vector<runtime::Region> regions;
     const auto address = [&](const Tensor& tensor, const char* name, bool written) -> void* {
-        const uint64_t bytes = tensor.extent_bytes(Dtype::int32);  // or of float32, the same
+        const uint64_t bytes = tensor.extent_bytes(Dtype::int32);  // or float32, of the same size
         if (bytes == 0) return nullptr;
         regions.push_back({tensor.data(), bytes, name, written});
         return tensor.data();

@@ -1,4 +1,4 @@
-// torch/feed_forward.cpp: checks the tensors of a linear layer with its activation or gate, plans it and launches it.
+// torch/feed_forward.cpp: validates the tensors of a linear layer with its activation or gate, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <string>
 #include <vector>
@@ -14,13 +14,13 @@ namespace {
 
 using activation::Activation;
 
-// x (rows, k), weight (n, k), bias (n). activation: 0 silu, 1 gelu_tanh, 2 gelu, 3 relu. sums: what it is taken of, rounded to x's dtype,
-// (rows, n); empty unless they are kept.
+// x (rows, k), weight (n, k), bias (n). activation: 0 silu, 1 gelu_tanh, 2 gelu, 3 relu. sums: the
+// pre-activation values, rounded to x's dtype, (rows, n); empty unless they are kept.
 constexpr const char* activated_schema =
     "linear_activated(Tensor x, Tensor weight, Tensor? bias, int activation, bool keep_sums, ScalarType "
     "out_dtype) -> (Tensor result, Tensor sums)";
-// weight (2 n, k) and bias (2 n): n gates and then what they multiply, or alternately. activation: also 4 tanh, 5 swiglu; limit below
-// 0: none. sums: n gates and then n partners in a row.
+// weight (2 n, k) and bias (2 n): n gates followed by the n partners they multiply, or interleaved.
+// activation: also 4 tanh, 5 swiglu; limit below 0: none. sums: each row holds n gates and then n partners.
 constexpr const char* gated_schema =
     "linear_gated(Tensor x, Tensor weight, Tensor? bias, int activation, bool interleaved, float alpha, "
     "float limit, bool keep_sums, ScalarType out_dtype) -> (Tensor result, Tensor sums)";

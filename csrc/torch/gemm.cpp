@@ -1,4 +1,4 @@
-// torch/gemm.cpp: checks the tensors of a matrix product, plans it and launches it.
+// torch/gemm.cpp: validates the tensors of a matrix product, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <array>
@@ -17,10 +17,10 @@ namespace {
 
 constexpr const char* gemm_schema =
     "gemm(Tensor a, Tensor b, Tensor? bias, ScalarType out_dtype, bool deterministic) -> Tensor";
-// sums, which are float32, += a b.
+// sums += a b, with float32 sums.
 constexpr const char* addmm_schema = "addmm_(Tensor(a!) sums, Tensor a, Tensor b) -> ()";
 
-// Leading dimensions that the strides of a, b and c all cross with one step become one dimension. The
+// Leading dimensions that a, b and c all traverse with a single stride are merged into one dimension. The
 // innermost is the batch of a launch; there is one launch for each index of the others.
 struct BatchDimension {
     int64_t size;
@@ -74,13 +74,13 @@ const void* advanced(const void* data, int64_t elements, uint32_t bytes) {
     return static_cast<const char*>(data) + elements * static_cast<int64_t>(bytes);
 }
 
-// Python has refused any other value (hipkittens/_environment.py).
+// Python has already rejected any other value (hipkittens/_environment.py).
 gemm::LoadOrder load_order_asked_for() {
     const char* value = std::getenv("HIPKITTENS_GEMM_LOADS");
     return value && std::string_view(value) == "plain" ? gemm::LoadOrder::plain : gemm::LoadOrder::alternate;
 }
 
-// out = a b + bias, or out += a b where out is what the product is added to.
+// out = a b + bias, or out += a b when the product accumulates into out.
 struct Product {
     const Operand &a, &b;
     const std::optional<Tensor>& bias;
@@ -171,7 +171,7 @@ Tensor product(Tensor a_tensor, Tensor b_tensor, std::optional<Tensor> bias, Dty
     return out;
 }
 
-// Rows of unit stride that do not overlap; the plan refuses batches that do.
+// Rows of unit stride that do not overlap; the plan rejects overlapping batches.
 void check_sums(const Tensor& sums, const Tensor& a, const Tensor& b) {
     const auto sizes = sums.sizes(), strides = sums.strides(), of_a = a.sizes();
     const size_t last = sizes.size() - 1;
@@ -198,7 +198,7 @@ void addmm_(StableIValue* stack, uint64_t argument_count, uint64_t result_count)
     const Placement placement(a_tensor.device());
     const Operand a = make_operand(std::move(a_tensor), dtype);
     const Operand b =
-        make_operand(std::move(b_tensor), dtype, false);  // the rows of kind adding have no other
+        make_operand(std::move(b_tensor), dtype, false);  // kernels of kind adding accept only such rows
     Product{a, b, std::nullopt, sums, dtype, Dtype::float32, true}.launch(placement);
 }
 

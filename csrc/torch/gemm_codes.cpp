@@ -1,4 +1,4 @@
-// torch/gemm_codes.cpp: formats of codes by number, and how many of them rows of bytes hold.
+// torch/gemm_codes.cpp: formats of quantized values by number, and how many values a row of bytes holds.
 // SPDX-License-Identifier: MIT
 #include "torch/gemm_codes.h"
 

@@ -1,4 +1,4 @@
-// torch/gemm_launch.cpp: from a planned product to launches.
+// torch/gemm_launch.cpp: turns a planned product into launches.
 // SPDX-License-Identifier: MIT
 #include "torch/gemm_launch.h"
 

@@ -1,4 +1,4 @@
-// torch/gemm_launch.h: a planned product and its launches.
+// torch/gemm_launch.h: plans a product and launches it.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <span>
@@ -8,7 +8,7 @@
 
 namespace hipkittens::torch_binding {
 
-// Plans the product and launches it, with a workspace where K is split.
+// Plans the product and launches it, with a workspace when K is split.
 void launch_product(const Placement& placement, const gemm::Problem& problem,
                     std::span<const runtime::Region> tensors);
 

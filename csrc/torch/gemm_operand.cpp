@@ -1,4 +1,4 @@
-// torch/gemm_operand.cpp: which strides the kernels read, and copies of tensors with others.
+// torch/gemm_operand.cpp: the strides that the kernels can read, and copies of tensors with other strides.
 // SPDX-License-Identifier: MIT
 #include "torch/gemm_operand.h"
 
@@ -9,7 +9,7 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// Unit stride along rows, or with `transposed` along columns.
+// Requires unit stride along rows, or with `transposed` along columns.
 bool describe(const Tensor& tensor, bool transposed, gemm::Matrix& matrix) {
     const auto sizes = tensor.sizes(), strides = tensor.strides();
     const size_t last = sizes.size() - 1, along = transposed ? last - 1 : last,
@@ -22,7 +22,7 @@ bool describe(const Tensor& tensor, bool transposed, gemm::Matrix& matrix) {
     return true;
 }
 
-// Rows, or with `transposed` columns, of bytes.
+// Whether rows of bytes, or with `transposed` columns, begin on dwords.
 bool begin_on_dwords(const Tensor& codes, bool transposed) {
     const auto sizes = codes.sizes(), strides = codes.strides();
     const size_t along = sizes.size() - (transposed ? 2 : 1);

@@ -1,4 +1,4 @@
-// torch/grouped_matmul.cpp: checks the tensors of a product for each group, plans it and launches it.
+// torch/grouped_matmul.cpp: validates the tensors of a grouped matrix product, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <string>
@@ -14,28 +14,31 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// a (m, k) and b (groups, k, n): groups of rows of a. a (m, k) and b (k, n): groups of k, a matrix for each. a (groups, m, k) and
-// b (groups, k, n): no offs. Of groups of rows b may be in panels (gemm_operand.h), (groups, n / panel, chunks, panel, 16 bytes). offs: ends of the groups, int32. bias: (n) or (groups, n).
+// a (m, k) and b (groups, k, n): groups of rows of a. a (m, k) and b (k, n): groups along k, one result
+// matrix each. a (groups, m, k) and b (groups, k, n): no offs. For groups of rows b may be preshuffled into
+// panels (gemm_operand.h), (groups, n / panel, chunks, panel, 16 bytes). offs: ends of the groups, int32.
+// bias: (n) or (groups, n).
 constexpr const char* grouped_gemm_schema =
     "grouped_gemm(Tensor a, Tensor b, Tensor? offs, Tensor? bias, ScalarType out_dtype) -> Tensor";
-// Groups of rows: b (groups, k, 2 n), n gates and then what they multiply, or alternately. activation: 0 silu, 1 gelu_tanh, 2 gelu, 3
-// relu, 4 tanh, 5 swiglu; limit below 0: none. sums: n gates and then n partners in a row; empty unless they are kept.
+// Groups of rows: b (groups, k, 2 n), n gates followed by the n partners they multiply, or interleaved.
+// activation: 0 silu, 1 gelu_tanh, 2 gelu, 3 relu, 4 tanh, 5 swiglu; limit below 0: none. sums: each row
+// holds n gates and then n partners; empty unless they are kept.
 constexpr const char* grouped_gated_schema =
     "grouped_gated(Tensor a, Tensor b, Tensor offs, Tensor? bias, int activation, bool interleaved, float "
     "alpha, float limit, bool keep_sums, ScalarType out_dtype) -> (Tensor result, Tensor sums)";
-// Groups of rows of codes, bytes: a (m, bytes of k) and b (groups, bytes of k, n), as gemm_codes.h says. int32: the sums of int8
-// codes, without scales and bias. Scalings 1 of both: scale_a
-// (m, 1) and scale_b (groups, n, 1) multiply the sums; 4 and 5: (m, blocks) and (groups, blocks of n, blocks) those of each 128 of k.
-// 3: e8m0 bytes in the order of kernels/gemm/step_scales.h, of b (groups, bytes), of a in bands of 32 rows that begin with each group:
-// row r of group g, whose first is row f of a, is row 32 (f / 32 + g) + r - f. 1 and 3: scale_a is that of rows, or none. With entries
-// (m), int32, a is (tokens, bytes of k), and row r of the product is that of token entries[r] / choices; scale_a is still that of the m rows.
+// Groups of rows of quantized values, as bytes: a (m, bytes of k) and b (groups, bytes of k, n), in the formats of gemm_codes.h.
+// int32: the accumulators of int8 values, without scales and bias. Scalings: 1 for both: scale_a (m, 1) and scale_b (groups, n, 1)
+// multiply the accumulators. 4 and 5: (m, blocks) and (groups, blocks of n, blocks) multiply those of each 128 of k. 3: e8m0 bytes
+// in the order of kernels/gemm/step_scales.h; for b (groups, bytes), for a in bands of 32 rows that begin with each group: row r of
+// group g, whose first row is row f of a, is row 32 (f / 32 + g) + r - f. 1 and 3: scale_a is per row, or absent. With entries (m),
+// int32, a is (tokens, bytes of k), and row r of the product uses token entries[r] / choices; scale_a still belongs to the m rows.
 constexpr const char* scaled_grouped_gemm_schema =
     "scaled_grouped_gemm(Tensor a, Tensor b, Tensor offs, Tensor? scale_a, Tensor? scale_b, Tensor? bias, "
     "Tensor? entries, int choices, int format_a, int format_b, int scaling_a, int scaling_b, ScalarType "
     "out_dtype) -> Tensor";
 constexpr const char* operation = "grouped_gemm";
 
-// Columns of groups are rows of the transposed product.
+// Groups of columns are groups of rows of the transposed product.
 gemm::Grouping grouping_of(const Tensor& a, const Tensor& b, const std::optional<Tensor>& offs) {
     const int64_t da = a.dimensions(), db = b.dimensions();
     if (da == 2 && (db == 3 || db == 5)) return gemm::Grouping::rows;
@@ -60,7 +63,7 @@ struct Scales {
     }
 };
 
-// Sums of int8 codes have no scales; of others rows of 16 bits may go without.
+// Accumulators of int8 values have no scales; other formats may omit them for 16-bit rows.
 void check_which_are_given(const Scales& scales, gemm::Scales kind, bool biased, Dtype out_dtype) {
     const bool of_integers = scales.format_a == ElementType::i8;
     if (of_integers != (scales.format_b == ElementType::i8))
@@ -78,7 +81,7 @@ struct Sizes {
     int64_t groups, m, n, k;
 };
 
-// Which rows of a those of the product are.
+// Maps the rows of the product to rows of a.
 struct Gather {
     const Tensor& entries;
     int64_t choices;
@@ -125,7 +128,8 @@ struct Results {
     std::optional<Tensor> sums;
 };
 
-// Of rows and blocks of k behind each other, with any strides; of groups where `sizes` has three dimensions.
+// Scales by row and block of k in consecutive order, with any strides; per group if `sizes` has three
+// dimensions.
 gemm::ScaleArgument scale_argument(const char* name, const Tensor& scale, const std::vector<int64_t>& sizes,
                                    int64_t block_rows) {
     const auto given = scale.sizes(), strides = scale.strides();
@@ -140,7 +144,7 @@ gemm::ScaleArgument scale_argument(const char* name, const Tensor& scale, const 
     return {scale.data(), stride(2), stride(1), given.size() == 3 ? stride(3) : 0, block_rows};
 }
 
-// Bands of each group, and those of rows behind the last one.
+// The bands of each group, and those of the rows past the last group.
 gemm::ScaleArgument mx_scale_of_a(const Tensor& scale, int64_t m, int64_t groups, int64_t k) {
     const int64_t band = mx_band_bytes(k);
     check_mx_scale(operation, "scale_a", scale, ((m + 31) / 32 + groups) * band);
@@ -157,7 +161,7 @@ gemm::ScaleArgument mx_scale_of_b(const Tensor& scale, int64_t groups, int64_t n
     return {scale.data(), band, 0, scale.element_count() / groups, 32};
 }
 
-// Elements are strided as the bytes they are made of.
+// Converts strides from bytes to elements.
 void count_in_elements(gemm::Matrix& matrix, ElementType type) {
     const int64_t size = size_of(type);
     if (matrix.leading_stride % size != 0 || matrix.batch_stride % size != 0)
@@ -167,7 +171,7 @@ void count_in_elements(gemm::Matrix& matrix, ElementType type) {
     matrix.batch_stride /= size;
 }
 
-// Bytes are codes, which have scales.
+// Bytes are quantized values, which have scales.
 Dtype dtype_of_operands(const Tensor& a, const Tensor& b, bool scaled) {
     if (scaled) {
         if (a.dtype_number() != aoti_torch_dtype_uint8() || b.dtype_number() != aoti_torch_dtype_uint8())
@@ -195,7 +199,7 @@ Results product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& o
             "grouped_gated: groups of rows of a, an even number of columns of b and some k are needed; b "
             "is " +
             shape_text(b_tensor.sizes()));
-    const int64_t columns = gates ? n / 2 : n;  // of the result
+    const int64_t columns = gates ? n / 2 : n;  // columns of the result
     if (panels && gates && gates->interleaved)
         fail("grouped_gated: gates and their partners in panels do not alternate");
     if (scales && grouping != gemm::Grouping::rows)
@@ -222,13 +226,14 @@ Results product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& o
             placement.empty(gates->keeps_sums ? std::vector<int64_t>{m, n} : std::vector<int64_t>{0}, dtype);
     Tensor& out = results.result;
     if (out.element_count() == 0) return results;
-    if (groups == 0 || rows_of_a == 0) {  // all rows are behind the last group, or no token's
+    if (groups == 0 || rows_of_a == 0) {  // no row belongs to a group, or there are no tokens
         out.set_zero();
         if (gates && gates->keeps_sums) results.sums->set_zero();
         return results;
     }
 
-    // Orders of which there are kernels for aligned rows (gemm::is_grouped_orientation); of codes there are no others.
+    // The operand orders that kernels support for aligned rows (gemm::is_grouped_orientation); quantized
+    // operands support no others.
     const bool inner = grouping == gemm::Grouping::inner;
     const Operand b =
         panels   ? Operand{std::move(b_tensor), {nullptr, panels->row_elements, 0, true, panels->panel_rows}}

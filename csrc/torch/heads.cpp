@@ -1,4 +1,4 @@
-// torch/heads.cpp: checks tensors whose heads are joined or parted, plans the copy and launches it.
+// torch/heads.cpp: validates tensors whose heads are concatenated or split, plans the copy and launches it.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <string>
@@ -13,10 +13,10 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// Along the last dimension. q is q1 and q2, k is k1 and k2.
+// Concatenates along the last dimension: q from q1 and q2, k from k1 and k2.
 constexpr const char* concat_heads_schema =
     "concat_heads(Tensor q1, Tensor q2, Tensor k1, Tensor k2) -> (Tensor q, Tensor k)";
-// The first q_size columns, the next kv_size, the last kv_size.
+// The first q_size columns, the next kv_size, and the last kv_size.
 constexpr const char* split_heads_schema =
     "split_heads(Tensor qkv, int q_size, int kv_size) -> (Tensor q, Tensor k, Tensor v)";
 
@@ -29,7 +29,8 @@ class Copies {
   public:
     explicit Copies(Dtype dtype) : dtype_(dtype) {}
 
-    // `columns` of `from`, from column `first_from` on, to `to`, which is dense, from column `first_to` on.
+    // Copies `columns` of `from`, starting at column `first_from`, to `to`, which is dense, starting at
+    // column `first_to`.
     void add(Tensor& from, int64_t first_from, const Tensor& to, int64_t first_to, int64_t columns,
              const char* from_name, const char* to_name) {
         if (columns == 0 || to.element_count() == 0) return;

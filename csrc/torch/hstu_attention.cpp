@@ -1,4 +1,4 @@
-// torch/hstu_attention.cpp: checks the tensors of an attention without a softmax, plans it and launches it.
+// torch/hstu_attention.cpp: validates the tensors of an attention without a softmax, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <optional>
@@ -15,8 +15,8 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// Packed sequences that attend to themselves: q (T, H, D), k (T, H_k, D), v (T, H_k, D_v) -> out (T, H, D_v) contiguous.
-// Sequence b has rows cu_seqlens[b] .. cu_seqlens[b + 1] - 1, and of them num_targets[b] targets: int32 on q's device.
+// Self-attention of packed sequences: q (T, H, D), k (T, H_k, D), v (T, H_k, D_v) -> out (T, H, D_v) contiguous.
+// Sequence b has rows cu_seqlens[b] .. cu_seqlens[b + 1] - 1, of which num_targets[b] are targets: int32 on q's device.
 constexpr const char* hstu_attention_schema =
     "hstu_attention(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens, Tensor? num_targets, SymInt max_seqlen, "
     "float scale, bool causal, int max_attn_len, int contextual_seq_len) -> Tensor";
@@ -26,7 +26,7 @@ constexpr const char* hstu_attention_backward_schema =
     "num_targets, SymInt max_seqlen, float scale, bool causal, int max_attn_len, int contextual_seq_len) -> "
     "(Tensor, Tensor, Tensor)";
 
-// What both operators take, in the order of their schemas.
+// The arguments common to both operators, in the order of their schemas.
 struct Call {
     const char* where;
     Tensor q, k, v, cu_seqlens;
@@ -92,7 +92,7 @@ struct Call {
                problem.shared.n_q == 0;
     }
 
-    // After it every tensor is what the kernels can read.
+    // Afterwards the kernels can read every tensor.
     void describe(const Placement& placement) {
         q = readable(std::move(q), dtype);
         k = readable(std::move(k), dtype);

@@ -1,4 +1,4 @@
-// torch/loss.cpp: checks the tensors of cross entropy, plans it and launches it.
+// torch/loss.cpp: validates the tensors of cross entropy, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <optional>
@@ -14,8 +14,8 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// logits (..., V), target int64 (...) -> float32 (...). softcap 0: none. maximum and sum: of the row and of its e^(x - maximum).
-// entropy is empty unless asked for.
+// logits (..., V), target int64 (...) -> float32 (...). softcap 0: none. maximum is that of the row, sum that
+// of its e^(x - maximum). entropy is empty unless requested.
 constexpr const char* cross_entropy_schema =
     "cross_entropy(Tensor logits, Tensor target, int ignore_index, float label_smoothing, float z_loss, "
     "float softcap, bool need_entropy) -> (Tensor loss, Tensor maximum, Tensor sum, Tensor entropy)";
@@ -23,12 +23,13 @@ constexpr const char* cross_entropy_backward_schema =
     "cross_entropy_backward(Tensor dloss, Tensor? dentropy, Tensor logits, Tensor target, Tensor maximum, "
     "Tensor sum, Tensor? entropy, int ignore_index, float label_smoothing, float z_loss, float softcap) -> "
     "Tensor";
-// The losses; the logits, which are dense, become their own gradient: dloss has one element, or one for each row.
+// Returns the losses and overwrites the logits, which are dense, with their gradient; dloss has one element,
+// or one for each row.
 constexpr const char* cross_entropy_in_place_schema =
     "cross_entropy_in_place(Tensor(a!) logits, Tensor target, Tensor dloss, int ignore_index, "
     "float label_smoothing, float z_loss, float softcap) -> Tensor";
-// The same from maximum and sum, of logits that are some columns of a row of `classes`; target counts from the first of these columns, and may
-// be none of them.
+// The same from maximum and sum, for logits that are a range of columns of a row of `classes`; target is
+// relative to the first of these columns and may lie outside the range.
 constexpr const char* cross_entropy_backward_in_place_schema =
     "cross_entropy_backward_in_place(Tensor(a!) logits, Tensor target, Tensor dloss, Tensor maximum, Tensor "
     "sum, int "
@@ -65,7 +66,7 @@ struct Problem {
         arguments.z_loss = static_cast<float>(given.number());
         arguments.softcap = static_cast<float>(given.number());
     }
-    // One float32 for each row, which may have one stride, or one of 0.
+    // Adds a tensor of one float32 per row with a single stride, which may be 0.
     uint32_t add_rows(const Tensor& tensor, const char* name) {
         const int64_t count = logits.element_count() / logits.sizes().back();
         if (tensor.dtype(where + name) != Dtype::float32 || !(tensor.device() == logits.device()))

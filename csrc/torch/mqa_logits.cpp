@@ -1,4 +1,4 @@
-// torch/mqa_logits.cpp: checks the tensors of an indexer's logits, plans them and launches them.
+// torch/mqa_logits.cpp: validates the tensors of an indexer's logits, plans them and launches them.
 // SPDX-License-Identifier: MIT
 #include <array>
 #include <optional>
@@ -13,14 +13,15 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// q (tokens, heads, D), k (keys, D), k_scale (keys,) float32, weights (tokens, heads) float32, start and end (tokens,) int32 -> (tokens,
-// keys) float32. 8-bit floats are given as uint8. clean: what no token sees is -inf, and otherwise not written.
+// q (tokens, heads, D), k (keys, D), k_scale (keys,) float32, weights (tokens, heads) float32, start and end
+// (tokens,) int32 -> (tokens, keys) float32. 8-bit floats are passed as uint8. clean: keys that a token does
+// not see are set to -inf; otherwise they are not written.
 constexpr const char* mqa_logits_schema =
     "mqa_logits(Tensor q, Tensor k, Tensor? k_scale, Tensor weights, Tensor start, Tensor end, bool clean) "
     "-> Tensor";
-// kv_cache (blocks, block_size, D), or uint8 (blocks, block_size, D + 4) of which a block holds its codes and then its float32 scales;
-// context_lens (sequences,) or (sequences, tokens of each) int32, block_table (sequences, blocks of one) int32 -> (tokens,
-// max_context_len) float32.
+// kv_cache (blocks, block_size, D), or uint8 (blocks, block_size, D + 4), each block of which holds its
+// quantized values and then its float32 scales; context_lens (sequences,) or (sequences, tokens per sequence)
+// int32, block_table (sequences, blocks per sequence) int32 -> (tokens, max_context_len) float32.
 constexpr const char* mqa_logits_paged_schema =
     "mqa_logits_paged(Tensor q, Tensor kv_cache, Tensor weights, Tensor context_lens, Tensor block_table, "
     "SymInt max_context_len, bool "
@@ -123,7 +124,7 @@ class Call {
             fail(where_ +
                  "kv_cache needs blocks of rows as long as those of q, and 4 bytes more of 8-bit floats");
         problem_.page = k_.sizes()[1];
-        // Codes and scales are not where the strides of such a row say.
+        // The values and scales of such a block are not at the positions its row strides suggest.
         if (codes_ && problem_.page > 1 && k_.strides()[1] != size)
             fail(where_ + "blocks of kv_cache need to be contiguous");
         check_numbers(*table_, "block_table", aoti_torch_dtype_int32());
@@ -147,7 +148,7 @@ class Call {
         arguments_.table_step = table_->strides()[0];
     }
 
-    // Kernels load 16 bytes at a time, of rows that begin on 4 bytes.
+    // Kernels load 16 bytes at a time from rows that begin on 4 bytes.
     void check_rows(const Tensor& tensor, const char* name) const {
         const auto sizes = tensor.sizes(), strides = tensor.strides();
         const size_t last = sizes.size() - 1;

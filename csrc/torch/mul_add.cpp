@@ -1,4 +1,4 @@
-// torch/mul_add.cpp: checks the tensors of a x + b, plans it and launches it.
+// torch/mul_add.cpp: validates the tensors of a x + b, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <optional>
@@ -14,7 +14,8 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// a and b: of x's shape and dtype; or one element, of x's dtype or float32; or absent, where the number stands for it.
+// a and b: of x's shape and dtype; or one element, of x's dtype or float32; or absent, in which case the
+// number replaces the tensor.
 constexpr const char* mul_add_schema =
     "mul_add(Tensor x, Tensor? a, Tensor? b, float number_a, float number_b) -> Tensor";
 constexpr const char* mul_add_into_schema =
@@ -51,7 +52,8 @@ struct Problem {
         is_float = of == Dtype::float32;
         return Source::one;
     }
-    // The same elements, or none of them: a thread reads its own before it writes them.
+    // The two must be the same elements or be disjoint: a thread reads its own elements before it writes
+    // them.
     void check_overlap(const Tensor& other, Dtype of, const Tensor& out, const char* name) const {
         const auto begin = [](const Tensor& tensor) { return static_cast<const char*>(tensor.data()); };
         const bool same = other.data() == out.data() && other.is_contiguous() && of == dtype &&
@@ -61,7 +63,7 @@ struct Problem {
             fail(where + "out shares some of its memory with " + name + "; it may be " + name +
                  " itself, dense, or apart from it");
     }
-    // result is dense, of x's shape and dtype.
+    // result is dense, with x's shape and dtype.
     void launch(const Placement& placement, const Tensor& result) {
         std::vector<Tensor*> tensors = {&x};
         if (arguments.source_a == Source::each) tensors.push_back(&*a);

@@ -1,4 +1,4 @@
-// torch/norm.cpp: checks the tensors of a norm, plans it and launches it.
+// torch/norm.cpp: validates the tensors of a norm, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <array>
@@ -16,9 +16,9 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// seed: two int64 on x's device, given exactly when dropout_p > 0. Results that nobody needs are empty: sum without
-// residual and dropout, mean and rstd unless asked for, which the gradient otherwise takes again, dresidual without dropout,
-// dweight and dbias unless asked for.
+// seed: two int64 on x's device, passed exactly when dropout_p > 0. Unneeded results are empty: sum without
+// residual and dropout; mean and rstd unless requested (the gradient then recomputes them); dresidual without
+// dropout; dweight and dbias unless requested.
 constexpr const char* layer_norm_schema =
     "layer_norm(Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, float eps, float dropout_p, "
     "Tensor? seed, bool need_statistics=True) "

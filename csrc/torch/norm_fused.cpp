@@ -1,4 +1,4 @@
-// torch/norm_fused.cpp: checks the tensors of a norm with more around it, plans it and launches it.
+// torch/norm_fused.cpp: validates the tensors of a norm fused with neighboring operations, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <optional>
@@ -16,14 +16,14 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// What y is: FusedArguments of kernels/norm/arguments.h. Results that nobody needs are empty, as in norm.cpp: sum is there with
-// residual, x_bias or dropout. y has rows of y_columns.
+// y is defined by FusedArguments of kernels/norm/arguments.h. Unneeded results are empty, as in norm.cpp: sum
+// is returned with residual, x_bias or dropout. y has rows of y_columns.
 constexpr const char* norm_schema =
     "norm(Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, Tensor? x_bias, Tensor? gate, "
     "Tensor? seed, bool centred, float eps, float dropout_p, bool gemma, bool round_before_weight, "
     "bool round_residual, int y_columns, bool need_statistics=True) "
     "-> (Tensor y, Tensor sum, Tensor mean, Tensor rstd)";
-// The options from `code` on: torch/quantization.h. y is empty unless need_norm, second_y is rms_norm or layer_norm of second.
+// The options from `code` on: torch/quantization.h. y is empty unless need_norm; second_y is rms_norm or layer_norm of second.
 constexpr const char* norm_quantize_schema =
     "norm_quantize(Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, Tensor? x_bias, Tensor? gate, "
     "Tensor? smooth, Tensor? scale, Tensor? second, Tensor? second_weight, bool centred, float eps, "
@@ -61,7 +61,7 @@ struct FusedNorm {
         if (columns() == 0) fail(where + "rows have no elements");
     }
 
-    // Of rows that there are.
+    // Requires at least one row.
     void describe(double eps, bool centred, bool gemma, bool round_before_weight, bool round_residual) {
         std::vector<Tensor*> tensors = {&x};
         if (residual) tensors.push_back(&*residual);
@@ -173,7 +173,7 @@ norm::Codes shared_by(quantize::Granularity granularity) {
         case quantize::Granularity::row:
             return norm::Codes::row;
         case quantize::Granularity::group:
-        case quantize::Granularity::block:  // refused before
+        case quantize::Granularity::block:  // rejected earlier
             break;
     }
     return norm::Codes::group;

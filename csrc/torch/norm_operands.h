@@ -1,4 +1,4 @@
-// torch/norm_operands.h: checks of the operands that norms have beside x.
+// torch/norm_operands.h: checks of the operands that norms have besides x.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace hipkittens::torch_binding {
 
-// Vectors of a row's length and one dtype.
+// Vectors of a row's length, all of one dtype.
 struct NormParameters {
     std::optional<Tensor> weight, bias, x_bias;
     Dtype dtype = Dtype::float32;

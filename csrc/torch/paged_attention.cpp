@@ -1,4 +1,4 @@
-// torch/paged_attention.cpp: checks the tensors of attention to a cache in pages, plans it and launches it.
+// torch/paged_attention.cpp: validates the tensors of attention to a paged cache, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <array>
 #include <cmath>
@@ -15,24 +15,26 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// q (T, H, D), caches of one of the layouts of paged_cache.h -> out (T, H, D), lse (H, T) float32. block_table int32 (B, blocks of a
-// sequence), or with table_starts, int32 (B,), one row in which the blocks of sequence b begin at table_starts[b]. seqused_k int32 (B,),
-// cu_seqlens_q int32 (B + 1,), or none for max_seqlen_q tokens of each sequence. alibi_slopes float32 (H,) or (B, H), sinks float32 (H,).
-// Caches of uint8 are 8-bit floats of the target, times k_scale and v_scale, and so are those of int8: float32 of one element, (H_k,),
-// (B, H_k), or both of them (blocks, H_k, block size); values times value_factor besides. num_splits 0: any. With plan, int32 (B + 2,),
-// it counts splits of all sequences together: plan has the tiles of a split, and where the splits of each sequence begin and end.
+// q (T, H, D), caches in one of the layouts of paged_cache.h -> out (T, H, D), lse (H, T) float32.
+// block_table int32 (B, blocks of a sequence), or with table_starts, int32 (B,), one row in which the blocks
+// of sequence b begin at table_starts[b]. seqused_k int32 (B,), cu_seqlens_q int32 (B + 1,), or absent for
+// max_seqlen_q tokens per sequence. alibi_slopes float32 (H,) or (B, H), sinks float32 (H,). uint8 caches
+// hold the target's 8-bit floats, multiplied by k_scale and v_scale, as are int8 caches: float32 of one
+// element, (H_k,), (B, H_k), or both of shape (blocks, H_k, block size); values are also multiplied by
+// value_factor. num_splits 0: any. With plan, int32 (B + 2,), num_splits counts the splits of all sequences
+// together: plan holds the tiles per split and the boundaries of each sequence's splits.
 #define PAGED_ARGUMENTS                                                                                      \
     "Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, Tensor? table_starts, Tensor seqused_k, " \
     "Tensor? cu_seqlens_q, Tensor? alibi_slopes, Tensor? sinks, Tensor? k_scale, Tensor? v_scale, "          \
     "Tensor? plan, SymInt max_seqlen_q, int layout, float scale, float value_factor, bool causal, "          \
     "int window_left, int window_right, float softcap, int num_splits"
 constexpr const char* attention_paged_schema = "attention_paged(" PAGED_ARGUMENTS ") -> (Tensor, Tensor)";
-// Writes the first result, and returns the second.
+// Writes the first result and returns the second.
 constexpr const char* attention_paged_into_schema =
     "attention_paged_into(Tensor(a!) out, " PAGED_ARGUMENTS ") -> Tensor";
 
-// q (T, H, 576), kv_cache (blocks, block size, 1, 576), or of uint8 (blocks, block size, 1, 656) rows with scales
-// (kernels/paged_attention/kinds.h), for q of bfloat16 and without kv_scale -> out (T, H, 512), lse (H, T).
+// q (T, H, 576), kv_cache (blocks, block size, 1, 576), or uint8 (blocks, block size, 1, 656) rows with scales
+// (kernels/paged_attention/kinds.h), for bfloat16 q and without kv_scale -> out (T, H, 512), lse (H, T).
 #define LATENT_ARGUMENTS                                                                        \
     "Tensor q, Tensor kv_cache, Tensor block_table, Tensor? table_starts, Tensor seqused_k, "   \
     "Tensor? cu_seqlens_q, Tensor? sinks, Tensor? kv_scale, SymInt max_seqlen_q, float scale, " \
@@ -45,7 +47,7 @@ using paged_attention::CacheScaling;
 using paged_attention::PagedArguments;
 using paged_attention::PagedTensor;
 
-// Keys and values in caches of their own, or both in one.
+// Separate caches for keys and values, or one cache for both.
 enum class Caches { two, latent };
 
 class Call {
@@ -145,7 +147,7 @@ class Call {
     static int64_t stride_bytes(const Tensor& tensor, size_t axis, Dtype dtype) {
         return tensor.strides()[axis] * bytes_of(dtype);
     }
-    // Kernels access 16 bytes at a time, of rows that begin on 4 bytes.
+    // Kernels access 16 bytes at a time, in rows that begin on 4 bytes.
     void check_rows(const Tensor& tensor, const char* name, int64_t even) const {
         const auto sizes = tensor.sizes(), strides = tensor.strides();
         const size_t last = sizes.size() - 1;
@@ -217,7 +219,7 @@ class Call {
                 fail(where_ + "plan needs two entries more than there are sequences");
             arguments_.plan = static_cast<const int32_t*>(plan_->data());
             problem_.planned = true;
-            // Each sequence may have one that is not full.
+            // Each sequence may have one partial split.
             problem_.num_splits += problem_.sequences;
         }
         if (slopes_) {
@@ -253,7 +255,7 @@ class Call {
         arguments_.sequences.lengths = static_cast<const int32_t*>(lengths_.data());
         arguments_.sequences.ends = ends_ ? static_cast<const int32_t*>(ends_->data()) : nullptr;
     }
-    // Sets the sizes of the problem that caches have, and where they are.
+    // Sets the problem's sizes that follow from the caches, and the addresses of the caches.
     void check_caches() {
         const bool grouped = layout_ == CacheLayout::paged || layout_ == CacheLayout::paged_asm;
         const Dtype dtype = cache_dtype_;
@@ -301,7 +303,7 @@ class Call {
     static bool by_key(const std::optional<Tensor>& scale) {
         return scale && scale->element_count() != 1 && scale->dimensions() == 3;
     }
-    // Of all keys, (H_k,), (B, H_k), or of each key (blocks, H_k, block size).
+    // One scale for all keys, (H_k,), (B, H_k), or one for each key (blocks, H_k, block size).
     paged_attention::CacheScales scales_of(const std::optional<Tensor>& scale, const char* name) const {
         if (!scale) return {};
         if (!codes_) fail(where_ + "only caches of 8 bits have a scale");
@@ -328,7 +330,7 @@ class Call {
                  " needs one number, or one of each key head, sequence and key head, or key of the cache");
         return scales;
     }
-    // Rows of numbers beside each other.
+    // Rows with unit stride.
     void check_numbers(const Tensor& tensor, const char* name, int32_t dtype) const {
         const size_t last = tensor.sizes().size() - 1;
         if (tensor.dtype_number() != dtype || !(tensor.device() == q_.device()) || tensor.dimensions() < 1 ||

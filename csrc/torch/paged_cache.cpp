@@ -1,4 +1,4 @@
-// torch/paged_cache.cpp: caches of keys and values as kernels see them.
+// torch/paged_cache.cpp: caches of keys and values in the form the kernels read.
 // SPDX-License-Identifier: MIT
 #include "torch/paged_cache.h"
 
@@ -126,7 +126,7 @@ CacheOutput output_to(const std::string& where, const CacheView& view, const Ten
     }
     const CacheTensor& to = view.tensor;
     const int64_t size = bytes_of(view.dtype);
-    // A feature group holds 8 or 16, or all of them.
+    // A feature group holds 8 or 16 features, or all of them.
     bool wide = to.feature == 1 && reinterpret_cast<uintptr_t>(to.data) % 4 == 0;
     for (const int64_t stride : {to.block, to.head, to.slot_group, to.slot, to.feature_group})
         wide = wide && stride * size % 4 == 0;

@@ -13,40 +13,40 @@
 
 namespace hipkittens::torch_binding {
 
-// The order of dimensions, with x elements in 16 bytes:
-// paged  keys (blocks, heads, features / x, block size, x), values (blocks, heads, features, block size)
-// asm    keys as paged, values (blocks, heads, block size / x, features, x)
-// nhd    (blocks, block size, heads, features)
-// hnd    (blocks, heads, block size, features)
-// latent (blocks, block size, features), one head
+// The order of dimensions; x elements make up 16 bytes:
+//   paged  keys (blocks, heads, features / x, block size, x), values (blocks, heads, features, block size)
+//   asm    keys as paged, values (blocks, heads, block size / x, features, x)
+//   nhd    (blocks, block size, heads, features)
+//   hnd    (blocks, heads, block size, features)
+//   latent (blocks, block size, features), one head
 enum class CacheLayout : int64_t { paged, paged_asm, nhd, hnd, latent };
 
-// A cache of one of the operators whose name is `where`. uint8 stands for 8-bit floats of the target, int8 for itself, and
-// anything else has to be of the dtype of the rows.
+// A cache passed to the operator named `where`. uint8 means the target's 8-bit floats, int8 means itself; any
+// other dtype must equal that of the rows.
 struct CacheView {
     CacheTensor tensor;
     int64_t blocks, block_size, heads, features;
-    Dtype dtype;  // uint8 of all codes
+    Dtype dtype;  // uint8 for all quantized values
     CacheCode code;
 };
 CacheView view_of_cache(const std::string& where, const Tensor& cache, CacheLayout layout, bool values,
                         Dtype rows);
 
-// The caches of rows (tokens, heads, features) of bfloat16 or float16, keys first, which have the same tokens, blocks and codes.
-// layout: up to hnd.
+// The caches, keys first, for bfloat16 or float16 rows (tokens, heads, features). They have the same tokens,
+// blocks and quantized format. layout: up to hnd.
 std::array<CacheView, 2> views_of_caches(const std::string& where, const Tensor& key, const Tensor& value,
                                          const Tensor& key_cache, const Tensor& value_cache, int64_t layout);
 
-// Part of a latent: the features from `first` on.
+// Part of a latent cache: `count` features starting at `first`.
 CacheView features_from(CacheView view, int64_t first, int64_t count);
 
-// Checks the scale, null or of a cache of codes, on the device that the rows are on.
+// Checks the scale, which is null unless the cache is quantized; it must be on the rows' device.
 CacheOutput output_to(const std::string& where, const CacheView& view, const Tensor* scale, Device device);
 
-// Checks the slots against the cache, also their values where they are in the memory of the CPU.
+// Checks the slots against the cache, including their values if they are in CPU memory.
 CacheSlots slots_in(const std::string& where, const Tensor& slots, int64_t tokens, const CacheView& view);
 
-// What the launch may touch of them.
+// Adds the memory of the cache that the launch may touch.
 void add_cache_regions(std::vector<runtime::Region>& regions, const Tensor& cache, const char* name,
                        const CacheView& view, const Tensor* scale, const char* scale_name);
 void add_slot_region(std::vector<runtime::Region>& regions, const Tensor& slots, const CacheSlots& described);

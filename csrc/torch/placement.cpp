@@ -12,7 +12,8 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// A NaN as f64, f32, f16 and bf16, and as a whole number one that no kernel's sums reach: -1 would be an ordinary sum.
+// A NaN as f64, f32, f16 and bf16, and as an integer one that no kernel's accumulator reaches; -1 would be an
+// ordinary sum.
 constexpr uint32_t unwritten = 0x7ff57ff5;
 
 constexpr const char* archs[] = {"gfx942", "gfx950"};
@@ -44,7 +45,7 @@ DeviceShape Placement::shape() const {
 
 Tensor Placement::empty(std::span<const int64_t> sizes, Dtype dtype) const {
     Tensor result = Tensor::empty(sizes, dtype, place_);
-    if (place_.cpu && prefill && result.data()) {  // one of no elements has no memory
+    if (place_.cpu && prefill && result.data()) {  // a result of no elements has no memory
         auto* bytes = static_cast<unsigned char*>(result.data());
         for (int64_t i = 0, count = result.extent_bytes(dtype); i < count; ++i)
             bytes[i] = static_cast<unsigned char>(unwritten >> 8 * (i % 4));

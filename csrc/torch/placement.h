@@ -22,7 +22,7 @@ class Placement {
     int target() const;  // 942, 950
     DeviceShape shape() const;
 
-    // A result or a workspace. Under checks it is NaN in every dtype until it is written.
+    // Allocates a result or a workspace. Under checks it is NaN in every dtype until it is written.
     Tensor empty(std::span<const int64_t> sizes, Dtype dtype) const;
 
     void launch(const Launch& launch, std::span<const runtime::Region> regions) const;
@@ -31,24 +31,24 @@ class Placement {
     Device place_;
     const runtime::Device& device_;
     void* stream_;
-    mutable std::vector<const void*> filled_;  // what `empty` returned and filled
+    mutable std::vector<const void*> filled_;  // tensors that `empty` returned and filled
 };
 
 }  // namespace hipkittens::torch_binding
 
-// The binding for Python's `simulate` and `batch_invariant`. All of it holds for the process: autograd may launch from any thread.
+// The binding for Python's `simulate` and `batch_invariant`. All settings are per process: autograd may launch from any thread.
 extern "C" {
-// "gfx942" or "gfx950". 0, or 1 if it is neither.
+// Accepts "gfx942" or "gfx950". Returns 0, or 1 for any other name.
 int hipkittens_torch_set_simulated_arch(const char* arch);
-// Called in the launching thread before every simulated launch; hands it the simulator's settings.
+// Called in the launching thread before every simulated launch; passes it the simulator's settings.
 void hipkittens_torch_set_before_launch(void (*function)());
 void hipkittens_torch_set_prefill(int on);
-// DeviceShape::batch_invariant of every plan from now on. Returns what it was.
+// Sets DeviceShape::batch_invariant of every plan from now on. Returns the previous value.
 int hipkittens_torch_set_batch_invariant(int on);
 int hipkittens_torch_is_batch_invariant(void);
-// Sends CPU tensors to this GPU in place of the simulator, or with -1 back. Only for a HIP library that runs nothing, or runs on
-// the host's memory: benchmarks/launch.py measures by it what a call costs on the host.
+// Sends CPU tensors to this GPU instead of the simulator, or with -1 back to the simulator. Only for a HIP library
+// that runs nothing, or runs in the host's memory: benchmarks/launch.py uses it to measure the host cost of a call.
 void hipkittens_torch_set_gpu_of_cpu_tensors(int ordinal);
-// The kernel that the calling thread's last operator launched first, or "".
+// The first kernel that the calling thread's last operator launched, or "".
 const char* hipkittens_torch_last_kernel(void);
 }

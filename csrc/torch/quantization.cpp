@@ -1,4 +1,4 @@
-// torch/quantization.cpp: how codes and scales are made, as the operators that make them are told.
+// torch/quantization.cpp: quantization options, as passed to the operators that produce quantized values and scales.
 // SPDX-License-Identifier: MIT
 #include "torch/quantization.h"
 
@@ -19,7 +19,7 @@ Choice choice(const std::string& where, int64_t number, Choice last, const std::
     return static_cast<Choice>(number);
 }
 
-// The largest finite code.
+// The largest finite value of the format.
 float largest_of(Code code, int target) {
     switch (code) {
         case Code::fp8:

@@ -1,4 +1,4 @@
-// torch/quantize.cpp: checks the tensors of a quantisation, plans it and launches it.
+// torch/quantize.cpp: validates the tensors of a quantization, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <optional>
@@ -16,20 +16,22 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// The options: torch/quantization.h. scales is empty if the scale is given. smooth (rows, columns) float32 are factors of the values,
-// ids int32 the row of them that each row has; without ids, the first. entries int32 (rows,): row r is that of x (tokens, columns) with
-// number entries[r] / choices, zeros where entries[r] is none of 0 .. tokens choices - 1; places int32 (tokens, choices) the row of each,
-// of which entries number as many, so that tokens need not be read for each row; with codes_of_tokens codes are (tokens, columns), and
-// scales alone those of rows. ends int32, of ranges of rows: shuffled scales are in bands
-// of 32 rows that begin with each range, and rows of bands that are in none are not written (kernels/quantize/row_bands.h).
+// The options: torch/quantization.h. scales is empty if the scale is passed in. smooth (rows, columns)
+// float32 multiplies the values, and ids int32 selects the row of smooth for each row; without ids, the first
+// row. entries int32 (rows,): row r is row entries[r] / choices of x (tokens, columns), or zeros where
+// entries[r] is not in 0 .. tokens choices - 1; places int32 (tokens, choices) is the row of each pair that
+// entries numbers this way, so that a token need not be read again for each row; with codes_of_tokens the
+// quantized values are (tokens, columns), and only the scales are per row. ends int32, of ranges of rows:
+// shuffled scales are in bands of 32 rows that begin with each range, and rows of bands outside every range
+// are not written (kernels/quantize/row_bands.h).
 constexpr const char* quantize_schema =
     "quantize(Tensor x, Tensor? scale, Tensor? smooth, Tensor? ids, Tensor? entries, Tensor? places, "
     "Tensor? ends, int choices, bool codes_of_tokens, int code, int group, int layout, float floor, float "
     "bound, float zero_scale, "
     "int power_exponent, int power_threshold, bool other_rounding) -> (Tensor codes, Tensor scales)";
 
-// The same of activation(x) * other, rounded to x's dtype; without other, x (..., 2 d) holds both. activation, alpha and limit as in
-// gated_activation.
+// The same for activation(x) * other, rounded to x's dtype; without other, x (..., 2 d) holds both.
+// activation, alpha and limit as in gated_activation.
 constexpr const char* gated_quantize_schema =
     "gated_activation_quantize(Tensor x, Tensor? other, Tensor? bias, Tensor? scale, Tensor? ends, int "
     "activation, float "
@@ -53,7 +55,7 @@ struct Gate {
     }
 };
 
-// Of the gated tensor.
+// Sizes of the gated tensor.
 std::vector<int64_t> gated_sizes(const std::string& where, const Tensor& x,
                                  const std::optional<Tensor>& other) {
     std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end());
@@ -78,7 +80,7 @@ void check_bias(const std::string& where, Tensor& bias, const Tensor& x, int64_t
     bias = with_unit_stride(std::move(bias), dtype);
 }
 
-// sizes: of the codes' elements.
+// sizes: those of the quantized elements.
 void check_smooth(const std::string& where, std::optional<Tensor>& smooth, std::optional<Tensor>& ids,
                   const Tensor& x, std::span<const int64_t> sizes) {
     if (!smooth) fail(where + "ids are of the rows of smooth, which is not there");

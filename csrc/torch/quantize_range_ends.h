@@ -1,4 +1,4 @@
-// torch/quantize_range_ends.h: the ends of ranges of rows, which stay on the device.
+// torch/quantize_range_ends.h: the ends of row ranges, which stay on the device.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace hipkittens::torch_binding {
 
-// ends: those of ranges of rows of x. where: as in "quantize: ".
+// ends: those of ranges of rows of x. where: the prefix of messages, such as "quantize: ".
 void check_ends(const std::string& where, const Tensor& ends, const Tensor& x);
 quantize::RangeEnds ranges_of(const Tensor& ends);
 void add_region(const Tensor& ends, std::vector<runtime::Region>& regions);

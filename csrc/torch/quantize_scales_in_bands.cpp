@@ -1,4 +1,4 @@
-// torch/quantize_scales_in_bands.cpp: checks the tensors of scales that are to lie in bands of rows, plans the move and launches it.
+// torch/quantize_scales_in_bands.cpp: validates scales to be moved into bands of rows, plans the move and launches it.
 // SPDX-License-Identifier: MIT
 #include <string>
 #include <vector>
@@ -26,8 +26,8 @@ void add_region(const Tensor& ends, std::vector<runtime::Region>& regions) {
 
 namespace {
 
-// scales (rows, columns) uint8, e8m0. Returns them shuffled, in bands of 32 rows that begin with each of the ranges that end with
-// `ends` (kernels/quantize/row_bands.h): rows that are in no range are not written, columns are padded by scales of 1.
+// scales (rows, columns) uint8, e8m0. Returns them shuffled, in bands of 32 rows that begin with each of the ranges whose ends
+// are `ends` (kernels/quantize/row_bands.h): rows outside every range are not written, columns are padded with scales of 1.
 constexpr const char* schema = "scales_in_bands(Tensor scales, Tensor ends) -> Tensor";
 
 void scales_in_bands(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {

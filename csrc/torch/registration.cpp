@@ -10,11 +10,11 @@
 
 extern "C" {
 
-// torch.ops.<this> holds the operators. tools/hub_kernels.py writes another name into copies of this library that are loaded beside
-// one another. Not const, so that no compiler computes with the characters written here; protected, so that each copy reads its own.
+// torch.ops.<this> holds the operators. tools/hub_kernels.py writes another name into copies of this library that are loaded into
+// one process. Not const, so that no compiler folds the characters written here; protected, so that each copy reads its own.
 __attribute__((visibility("protected"))) char hipkittens_torch_namespace[64] = "hipkittens";
 
-// Why operators are not registered, or "". An exception could leave no static constructor.
+// The reason operators are not registered, or "". An exception must not leave a static constructor.
 __attribute__((visibility("protected"))) char hipkittens_torch_registration_error[256] = "";
 }
 
@@ -46,7 +46,7 @@ void register_operators(std::initializer_list<Operator> operators) {
 
 }  // namespace
 
-// The library handles stay registered for the life of the process, and are therefore not deleted.
+// The library handles stay registered for the life of the process, so they are never deleted.
 Registration::Registration(std::initializer_list<Operator> operators) {
     try {
         register_operators(operators);

@@ -13,7 +13,7 @@ struct Operator {
     void (*function)(StableIValue* stack, uint64_t argument_count, uint64_t result_count);
 };
 
-// A static object of a source file registers that file's operators when the library is loaded.
+// A static object in a source file; registers that file's operators when the library is loaded.
 struct Registration {
     explicit Registration(std::initializer_list<Operator> operators);
 };

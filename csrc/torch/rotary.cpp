@@ -1,4 +1,4 @@
-// torch/rotary.cpp: checks the tensors of a rotation, plans it and launches it.
+// torch/rotary.cpp: validates the tensors of a rotation, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <string>
@@ -45,7 +45,7 @@ rotary::HeadTensor describe(const Tensor& tensor, bool heads_first) {
     return {tensor.data(), s[0], s[heads_first ? 2 : 1], s[heads_first ? 1 : 2]};
 }
 
-// The results, or none when the tensors themselves are written.
+// Returns the results, or nothing when rotating in place.
 std::vector<Tensor> rotate(Call call, bool in_place) {
     const std::string where = "rotary: ";
     const Tensor& first = call.in[0];

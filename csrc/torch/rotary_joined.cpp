@@ -1,4 +1,4 @@
-// torch/rotary_joined.cpp: checks the tensors of heads that are turned and written to a cache, plans them and launches them.
+// torch/rotary_joined.cpp: validates the tensors of heads that are rotated and written to a cache, plans them and launches them.
 // SPDX-License-Identifier: MIT
 #include <array>
 #include <string>
@@ -15,22 +15,25 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// q_nope, q_pe, k_nope, k_pe: (batch, tokens, heads, features), those of q_pe and k_pe all turned. Returns q and k, joined.
+// q_nope, q_pe, k_nope, k_pe: (batch, tokens, heads, features); all features of q_pe and k_pe are rotated.
+// Returns q and k, concatenated.
 constexpr const char* mla_rotary_schema =
     "mla_rotary(Tensor q_nope, Tensor q_pe, Tensor k_nope, Tensor k_pe, " ROTATION_SCHEMA
     ") -> (Tensor, Tensor)";
-// kv_cache: (blocks, block size, heads, features of k), slots (batch x tokens,). With q_codes q is uint8: 8-bit floats of the target.
+// kv_cache: (blocks, block size, heads, features of k), slots (batch x tokens,). With q_codes q is uint8: the
+// target's 8-bit floats.
 constexpr const char* mla_rotary_cache_schema =
     "mla_rotary_cache(Tensor q_nope, Tensor q_pe, Tensor k_nope, Tensor k_pe, Tensor(a!) kv_cache, Tensor "
     "slots, Tensor? scale, Tensor? q_scale, " ROTATION_SCHEMA ", bool q_codes) -> (Tensor, Tensor)";
-// q, k, v: (batch, tokens, heads, features). Returns q and k, turned. Slots and caches are those of cache_write, slots (batch x tokens,).
+// q, k, v: (batch, tokens, heads, features). Returns the rotated q and k. Slots and caches as in cache_write,
+// slots (batch x tokens,).
 constexpr const char* rotary_cache_write_schema =
     "rotary_cache_write(Tensor q, Tensor k, Tensor v, Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor "
     "slots, Tensor? k_scale, Tensor? v_scale, " ROTATION_SCHEMA ", int layout) -> (Tensor, Tensor)";
 
 const Tensor* given_or_null(const std::optional<Tensor>& tensor) { return tensor ? &*tensor : nullptr; }
 
-// Heads that are turned, and where their other features come from: nowhere else, if `rest` is none.
+// Heads to rotate, and the source of their other features: the same tensor, if `rest` is none.
 struct Heads {
     Tensor turned;
     std::optional<Tensor> rest;
@@ -44,7 +47,7 @@ struct Heads {
     }
 };
 
-// The common dtype of tensors that agree in all that they have to.
+// The common dtype of the tensors, whose required properties must agree.
 Dtype check_heads(const std::string& where, const std::vector<Heads>& all) {
     const Heads& first = all[0];
     const Dtype dtype = first.turned.dtype(where + ": " + first.name);
@@ -69,7 +72,7 @@ rotary::HeadTensor heads_of(const Tensor& tensor) {
     return {tensor.data(), strides[0], strides[1], strides[2]};
 }
 
-// Where heads are written besides to a tensor of their own.
+// A further destination that heads are written to besides a tensor of their own.
 struct Destination {
     CacheOutput cache;
     CacheSlots slots;
@@ -84,7 +87,7 @@ struct Call {
     std::vector<runtime::Region> regions{};
 };
 
-// `out`: the results, or none for heads that go to a cache only. Where heads have a rest, all features of `turned` are turned.
+// `out`: the results, or none for heads that only go to a cache. For heads with a rest, all features of `turned` are rotated.
 void launch(const Placement& placement, Call& call, const std::vector<Tensor*>& out) {
     const Heads& first = call.heads[0];
     const Dtype dtype = check_heads(call.where, call.heads);
@@ -129,7 +132,7 @@ void launch(const Placement& placement, Call& call, const std::vector<Tensor*>& 
             add(heads, to, out[i], heads.turned, 0, false, 0, features);
             continue;
         }
-        const uint32_t rest = begin ? 0 : 2 * pairs;  // where the features begin that are copied
+        const uint32_t rest = begin ? 0 : 2 * pairs;  // first of the features that are copied
         if (heads.rest) {
             if (heads.turned.sizes()[3] != 2 * pairs)
                 fail(prefix + "the tables do not turn all features of " + heads.name);
@@ -144,7 +147,7 @@ void launch(const Placement& placement, Call& call, const std::vector<Tensor*>& 
                      call.regions);
 }
 
-// Has heads written to the cache as well.
+// Makes the launch write the heads to the cache as well.
 void add_cache(Call& call, size_t number, const Tensor& cache, const char* name, const CacheView& view,
                const Tensor* scale, const char* scale_name) {
     const Heads& heads = call.heads[number];
@@ -204,7 +207,7 @@ void mla_rotary_cache(StableIValue* stack, uint64_t argument_count, uint64_t res
     add_cache(call, 1, kv_cache, "kv_cache", view, given_or_null(scale), "scale");
     add_slots(call, slots, view, {1});
     if (q_codes && q.element_count()) {
-        // Rows of all batches are places of one block.
+        // The rows of all batches are slots of one block.
         const auto sizes = call.heads[0].sizes();
         CacheView rows{};
         rows.tensor = {q.data(), 0, sizes[3], 0, sizes[2] * sizes[3], 0, 1, one_group, one_group};

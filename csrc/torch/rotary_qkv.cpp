@@ -1,4 +1,4 @@
-// torch/rotary_qkv.cpp: checks the tensors of a packed qkv, plans its split, norm, rotation and cache, and launches it.
+// torch/rotary_qkv.cpp: validates the tensors of a packed qkv, plans its split, norm, rotation and cache write, and launches it.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <array>
@@ -16,19 +16,20 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// qkv: (batch, tokens, (num_heads + 2 num_kv_heads) features of a head). q_weight, k_weight: (features,). Returns q, k, v, each (batch,
-// tokens, heads, features).
+// qkv: (batch, tokens, (num_heads + 2 num_kv_heads) features of a head). q_weight, k_weight: (features,).
+// Returns q, k, v, each (batch, tokens, heads, features).
 constexpr const char* qkv_rotary_schema =
     "qkv_rotary(Tensor qkv, Tensor? q_weight, Tensor? k_weight, " ROTATION_SCHEMA
     ", int num_heads, int num_kv_heads, float eps) -> (Tensor, Tensor, Tensor)";
-// The same of q, k and v apart, each (batch, tokens, heads, features). Slots and caches are those of cache_write, slots (batch x tokens,).
+// The same for separate q, k and v, each (batch, tokens, heads, features). Slots and caches as in
+// cache_write, slots (batch x tokens,).
 constexpr const char* qkv_rotary_cache_schema =
     "qkv_rotary_cache(Tensor q, Tensor k, Tensor v, Tensor? q_weight, Tensor? k_weight, Tensor(a!) "
     "key_cache, "
     "Tensor(b!) value_cache, Tensor slots, Tensor? k_scale, Tensor? v_scale, " ROTATION_SCHEMA
     ", float eps, int layout) -> (Tensor, Tensor, Tensor)";
-// qkv is looked at where a weight is. Returns the gradient of qkv, and parts (parts, features) of those of the weights, whose sums they
-// are; none of an absent weight.
+// qkv is read where there is a weight. Returns the gradient of qkv, and (parts, features) partial gradients
+// of the weights to be summed over parts; none for an absent weight.
 constexpr const char* qkv_rotary_backward_schema =
     "qkv_rotary_backward(Tensor dq, Tensor dk, Tensor dv, Tensor? qkv, Tensor? q_weight, Tensor? "
     "k_weight, " ROTATION_SCHEMA ", float eps) -> (Tensor, Tensor, Tensor)";
@@ -42,14 +43,14 @@ rotary::HeadTensor heads_of(const Tensor& tensor) {  // (batch, tokens, heads, f
     const auto strides = tensor.strides();
     return {tensor.data(), strides[0], strides[1], strides[2]};
 }
-// Of (batch, tokens, all heads' features), the heads from `first` on.
+// The heads from `first` on of a (batch, tokens, all heads' features) tensor.
 rotary::HeadTensor heads_within(const Tensor& packed, Dtype dtype, int64_t first, int64_t features) {
     const auto strides = packed.strides();
     return {static_cast<const char*>(packed.data()) + first * features * bytes_of(dtype), strides[0],
             strides[1], features};
 }
 
-// The weights' common type. Adds regions.
+// The common type of the weights. Adds regions.
 ElementType check_weights(const std::string& where, std::array<std::optional<Tensor>*, 2> weights,
                           int64_t features, Device device, std::vector<runtime::Region>& regions) {
     std::optional<Dtype> type;
@@ -67,7 +68,7 @@ ElementType check_weights(const std::string& where, std::array<std::optional<Ten
     return type ? element_type(*type) : ElementType::f32;
 }
 
-// What is split: heads of q, k and v, wherever they are.
+// The heads of q, k and v, wherever they are stored.
 struct Split {
     std::string where;
     std::vector<Tensor> from{};  // a packed qkv, or q, k and v
@@ -76,7 +77,7 @@ struct Split {
     int64_t batch = 0, tokens = 0, features = 0;
     std::optional<Tensor> q_weight{}, k_weight{};
     float epsilon = 0;
-    rotary::QkvArguments arguments{};  // of caches, if there are
+    rotary::QkvArguments arguments{};  // including caches, if present
     std::vector<runtime::Region> regions{};
 
     Dtype dtype() const { return from[0].dtype(where + ": qkv"); }

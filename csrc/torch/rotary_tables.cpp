@@ -34,7 +34,8 @@ rotary::TokenNumbers describe_numbers(const std::string& where, const Tensor& nu
     return described;
 }
 
-// Rows are looked at before the launch where they can be; on a GPU one that is not there gives NaN.
+// Positions are checked before the launch where the host can read them; on a GPU an out-of-range row gives
+// NaN.
 void check_rows(const std::string& where, const RotationTensors& given, int64_t batch, int64_t tokens) {
     const int64_t rows = given.cos.sizes()[0];
     for (int64_t i = 0; i < batch; ++i) {

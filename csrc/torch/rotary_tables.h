@@ -1,4 +1,4 @@
-// torch/rotary_tables.h: tables, positions and options of a rotation, as operators take them and kernels see them.
+// torch/rotary_tables.h: tables, positions and options of a rotation, from operators' arguments to kernels' arguments.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -14,12 +14,12 @@
 namespace hipkittens::torch_binding {
 
 // In the order of schemas:
-// cos, sin  (rows, pairs), or (rows, 2 pairs) with full_tables: a column for each rotated feature
-// positions, offsets  int32 or int64, (batch, tokens): their sum and `offset` are the row of a token; without positions, its own
-//           number stands for it
-// column_cos, column_sin  as cos and sin: tokens are a grid as wide as these have rows, whose row turns the first half of the
-//           features that are rotated, and whose column the second
-// interleaved, nope_first (the features in front are left alone), full_tables, inverse
+//   cos, sin  (rows, pairs), or (rows, 2 pairs) with full_tables: a column for each rotated feature
+//   positions, offsets  int32 or int64, (batch, tokens): their sum and `offset` are the row of a token; without
+//   positions, its own index is used
+//   column_cos, column_sin  like cos and sin: tokens form a grid as wide as these have rows; a token's grid row
+//   rotates the first half of the rotated features, and its grid column the second
+//   interleaved, nope_first (the leading features are left unchanged), full_tables, inverse
 struct RotationTensors {
     Tensor cos, sin;
     std::optional<Tensor> positions, offsets, column_cos, column_sin;
@@ -32,11 +32,11 @@ inline constexpr uint64_t rotation_arguments = 11;
     "SymInt offset, bool interleaved, bool nope_first, bool full_tables, bool inverse"
 RotationTensors read_rotation(Arguments& arguments);
 
-// What can be said of tables without a token.
+// Checks of the tables that need no token.
 void check_rotation(const std::string& where, const RotationTensors& given, int64_t tokens, int64_t features);
 
-// Checks everything, values of positions where the CPU has them, and says what the launch may touch. Tables with gaps are replaced
-// by copies.
+// Checks everything, including values of positions in CPU memory, and adds the memory the launch may touch.
+// Tables with gaps are replaced by copies.
 rotary::Rotation describe_rotation(const std::string& where, RotationTensors& given, Device device,
                                    int64_t batch, int64_t tokens, int64_t features,
                                    std::vector<runtime::Region>& regions);

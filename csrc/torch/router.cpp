@@ -1,4 +1,4 @@
-// torch/router.cpp: checks the tensors of a router of experts, plans it and launches it.
+// torch/router.cpp: validates the tensors of an expert router, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// torch/router_top1.cpp: checks the tensors of a router of one expert with its product, plans it and launches it.
+// torch/router_top1.cpp: validates the tensors of a top-1 router with its matrix product, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <string>
 #include <vector>

@@ -11,13 +11,13 @@
 namespace hipkittens::torch_binding {
 
 Tensor contiguous_copy(Tensor tensor, Dtype dtype);
-// A copy where the last dimension has gaps.
+// Copies the tensor if its last dimension has gaps.
 Tensor with_unit_stride(Tensor tensor, Dtype dtype);
-// The same where rows do not begin on 4 bytes, either: kernels read 16 bytes at a time.
+// Also copies it if rows do not begin on 4 bytes: kernels read 16 bytes at a time.
 Tensor readable(Tensor tensor, Dtype dtype);
 
-// Tensors whose leading dimensions are the same. Neighbouring dimensions that every tensor crosses with one stride become
-// one; when more than three remain, or a row has no unit stride, the tensors are copied first.
+// Tensors with the same leading dimensions. Adjacent dimensions that every tensor traverses with one stride
+// are merged; if more than three remain, or a row has no unit stride, the tensors are copied first.
 class RowView {
   public:
     RowView(std::vector<Tensor*> tensors, Dtype dtype);
@@ -26,7 +26,7 @@ class RowView {
     // Both innermost first.
     const std::array<int64_t, 3>& sizes() const { return sizes_; }
     const std::array<int64_t, 3>& strides(size_t position) const { return strides_[position]; }
-    // As kernels are passed them.
+    // In the form passed to kernels.
     RowCounts counts() const {
         return {static_cast<uint32_t>(sizes_[0] * sizes_[1] * sizes_[2]), static_cast<uint32_t>(sizes_[1]),
                 static_cast<uint32_t>(sizes_[0])};
@@ -35,7 +35,7 @@ class RowView {
         const auto& strides = strides_[position];
         return {tensor.data(), strides[2], strides[1], strides[0]};
     }
-    // Rows begin on 4 bytes, in all tensors.
+    // Whether rows begin on 4 bytes in all tensors.
     bool aligned(const std::vector<Tensor*>& tensors) const;
 
   private:

@@ -1,4 +1,4 @@
-// torch/sample.cpp: checks the tensors of a choice of one column of each row, plans it and launches it.
+// torch/sample.cpp: validates the tensors of sampling one column of each row, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <optional>
 #include <string>
@@ -13,8 +13,8 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// logits (.., columns) -> int64 (..). exponentials: float32 (rows, columns), rows of unit stride, and temperatures: float32, (rows);
-// both or neither.
+// logits (.., columns) -> int64 (..). exponentials: float32 (rows, columns), rows of unit stride, and
+// temperatures: float32, (rows); both or neither.
 constexpr const char* sample_schema =
     "sample(Tensor logits, Tensor? exponentials, Tensor? temperatures, float eps) -> Tensor";
 

@@ -1,4 +1,4 @@
-// torch/scaled_gemm.cpp: checks the tensors of a product of quantised operands, plans it and launches it.
+// torch/scaled_gemm.cpp: validates the tensors of a product of quantized operands, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <optional>
 #include <string>
@@ -15,13 +15,16 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// a (M, K) and b (N, K) are bytes of codes, as kernels/element_type.h says; b may be in panels (gemm_operand.h). Numbers of formats, scalings and activations: hipkittens/scaled_gemm.py.
+// a (M, K) and b (N, K) are bytes of quantized values, in the formats of kernels/element_type.h; b may be
+// preshuffled into panels (gemm_operand.h). Numbers of formats, scalings and activations:
+// hipkittens/scaled_gemm.py.
 constexpr const char* schema =
     "scaled_gemm(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias, int format_a, int "
     "format_b, int scaling_a, int scaling_b, int scale_layout, int activation, ScalarType out_dtype) -> "
     "Tensor";
 
-// fp8 x fp8 in fp8 of the target, bytes: scale_result, one float32, multiplies what becomes a code.
+// fp8 x fp8 with a result in the target's fp8, as bytes: scale_result, one float32, multiplies values before
+// they are quantized.
 constexpr const char* schema_of_codes =
     "scaled_gemm_codes(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? bias, Tensor? "
     "scale_result, int "
@@ -29,7 +32,8 @@ constexpr const char* schema_of_codes =
 
 constexpr const char* operation = "scaled_gemm";
 
-// Of an operand with codes of 6 bits: what a buffer instruction reaches, less what the compiler adds to offsets.
+// Size limit of an operand of 6-bit values: the reach of a buffer instruction, less what the compiler adds to
+// offsets.
 constexpr int64_t most_six_bit_bytes = int64_t{4095} << 20;
 
 [[noreturn]] void refuse(const std::string& text) { fail(std::string(operation) + ": " + text); }
@@ -47,7 +51,7 @@ Dtype out_dtype(int32_t number) {
                                               : dtype_from_torch(number, "scaled_gemm: out_dtype");
 }
 
-// Rows of unit stride that do not overlap, or a copy that has them.
+// Returns rows of unit stride that do not overlap, copying if needed.
 Tensor operand(const char* name, Tensor tensor) {
     if (tensor.dimensions() != 2 || tensor.dtype_number() != aoti_torch_dtype_uint8())
         refuse(std::string(name) + " needs two dimensions and dtype uint8; its shape is " +
@@ -55,7 +59,7 @@ Tensor operand(const char* name, Tensor tensor) {
     return make_operand(std::move(tensor), Dtype::uint8, false).tensor;
 }
 
-// B as its kernels read it: n rows of codes, or panels of them.
+// B as its kernels read it: n rows of quantized values, or panels of them.
 struct Weights {
     Tensor tensor;
     int64_t n, row_bytes;
@@ -72,7 +76,7 @@ Weights weights(Tensor b) {
     return {std::move(rows), n, bytes, 0};
 }
 
-// Factors of the rows of an operand, or its one.
+// The scale of each row of an operand, or a single one.
 gemm::ScaleArgument outer_scale(const char* name, const Tensor& scale, int64_t scaling, int64_t rows) {
     if (scaling != tensor_wise && scaling != row_wise)
         refuse(std::string("no kernel has scaling ") + std::to_string(scaling) + " of " + name +
@@ -84,7 +88,7 @@ gemm::ScaleArgument outer_scale(const char* name, const Tensor& scale, int64_t s
     return {scale.data(), scaling == row_wise ? 1 : 0, 0, 0, 1};
 }
 
-// Factors of blocks of 128 of K, for one row of an operand or for 128.
+// Scales of blocks of 128 of K, for one row of an operand or for 128 rows.
 gemm::ScaleArgument block_scale(const char* name, const Tensor& scale, int64_t scaling, int64_t rows,
                                 int64_t k) {
     const int64_t block_rows = scaling == block_wise ? 128 : 1;
@@ -98,14 +102,15 @@ gemm::ScaleArgument block_scale(const char* name, const Tensor& scale, int64_t s
     return {scale.data(), sizes[0] == 1 ? 0 : strides[0], sizes[1] == 1 ? 0 : strides[1], 0, block_rows};
 }
 
-// e8m0 factors of 32 of K, in blocks of 32 rows by 8 of them (kernels/gemm/step_scales.h). There may be more rows.
+// e8m0 factors, one per 32 of K, in blocks of 32 rows by 8 factors (kernels/gemm/step_scales.h). There may be
+// more rows.
 gemm::ScaleArgument mx_scale(const char* name, const Tensor& scale, int64_t rows, int64_t k) {
     const int64_t band = mx_band_bytes(k);
     check_mx_scale(operation, name, scale, (rows + 31) / 32 * band);
     return {scale.data(), band, 0, 0, 32};
 }
 
-// Parts of all rows are behind each other, in one buffer (tiles/shared_tile_of_6_bits.h).
+// The parts of all rows are concatenated in one buffer (tiles/shared_tile_of_6_bits.h).
 void check_order_of_6_bits(const char* name, const Tensor& codes) {
     if (!codes.is_contiguous() || codes.element_count() > most_six_bit_bytes)
         refuse(std::string(name) + " has to be contiguous, of at most " + std::to_string(most_six_bit_bytes) +
@@ -167,7 +172,7 @@ Tensor product(Arguments& given) {
         if (!is_block_wise(scaling_a) || !is_block_wise(scaling_b))
             refuse("one operand has scales of blocks and the other has not");
     }
-    // Other kernels have a row for any rows.
+    // Other kernels have a variant for any number of rows.
     if (mx || is_6_bits(problem.a_type) ||
         (blocks && (scaling_a != row_block_wise || scaling_b != block_wise))) {
         a = make_operand_on_dwords(std::move(a), false).tensor;

@@ -1,4 +1,4 @@
-// torch/softmax.cpp: checks the tensors of a softmax, plans it and launches it.
+// torch/softmax.cpp: validates the tensors of a softmax, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <vector>
@@ -12,11 +12,11 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// Over the last dimension.
+// Softmax over the last dimension.
 constexpr const char* softmax_schema = "softmax(Tensor x) -> Tensor";
 constexpr const char* softmax_backward_schema = "softmax_backward(Tensor dy, Tensor y) -> Tensor";
 
-// Of tensors of one shape: x, or y and dy. The result is dense.
+// Runs on tensors of one shape: x, or y and dy. The result is dense.
 template <class Short, class Long>
 Tensor compute(const std::vector<Tensor*>& tensors, Dtype dtype, const std::vector<const char*>& names,
                const char* result_name) {

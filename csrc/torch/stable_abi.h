@@ -67,10 +67,10 @@ AOTITorchError torch_library_impl(TorchLibraryHandle library, const char* name,
 
 namespace hipkittens::torch_binding {
 
-// Conversions keep the rules of this version in every later torch.
+// Conversions follow the rules of this version in every later torch.
 inline constexpr uint64_t stable_abi_version = (uint64_t{2} << 56) | (uint64_t{10} << 48);
 
-// Not in a torch built for the CPU, and therefore looked up by name at run time.
+// Absent from CPU-only builds of torch, and therefore looked up by name at run time.
 using GetCurrentCudaStream = AOTITorchError (*)(int32_t device_index, void** stream);
 inline constexpr const char* get_current_cuda_stream_name = "aoti_torch_get_current_cuda_stream";
 

@@ -1,4 +1,4 @@
-// torch/tensor.cpp: torch/tensor.h over the C functions.
+// torch/tensor.cpp: implements torch/tensor.h on the C functions.
 // SPDX-License-Identifier: MIT
 #include "torch/tensor.h"
 
@@ -222,7 +222,7 @@ std::optional<Tensor> Arguments::optional_tensor() {
     auto* box = reinterpret_cast<StableIValue*>(next());
     if (box == nullptr) return std::nullopt;
     const StableIValue value = *box;
-    delete box;  // torch allocated it with new, and leaves it to the reader
+    delete box;  // torch allocated it with new; the reader must free it
     return owned(value);
 }
 

@@ -1,4 +1,4 @@
-// torch/tensor.h: an owned tensor of torch's stable ABI, with what a launch wants to know of it.
+// torch/tensor.h: an owned tensor of torch's stable ABI, with the properties that a launch needs.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -14,12 +14,13 @@
 
 namespace hipkittens::torch_binding {
 
-// Elements of operands are floats; results may be integers, and codes of a byte.
+// Elements of operands are floats; results may be integers or one-byte quantized values.
 enum class Dtype { bfloat16, float16, float32, int32, int64, uint8 };
 
 const char* name(Dtype dtype);
 uint32_t bytes_of(Dtype dtype);
-// A float's. Throws when torch's dtype number is none of ours; who is to blame: "gemm: out_dtype", or in two parts.
+// Accepts floating-point dtypes. Throws for a torch dtype number not listed above; `where` and `argument`
+// name the culprit: "gemm: out_dtype", or in two parts.
 Dtype dtype_from_torch(int32_t number, std::string_view where, std::string_view argument = {});
 
 struct Device {
@@ -38,7 +39,8 @@ class Tensor {
     }
     ~Tensor();
 
-    // Contiguous; with `transposed` columns of the last two dimensions are, and not rows.
+    // Contiguous; with `transposed` the columns of the last two dimensions are contiguous instead of the
+    // rows.
     static Tensor empty(std::span<const int64_t> sizes, Dtype dtype, Device device, bool transposed = false);
 
     void* data() const;
@@ -48,7 +50,7 @@ class Tensor {
     int64_t element_count() const;
     bool is_contiguous() const;
     Dtype dtype(std::string_view where, std::string_view argument = {}) const;  // as dtype_from_torch
-    int32_t dtype_number() const;  // torch's own, for what is none of Dtype
+    int32_t dtype_number() const;  // torch's own number, also for dtypes not in Dtype
     Device device() const;
     void set_zero() const;
     void copy_from(const Tensor& source) const;  // converts; same sizes
@@ -63,8 +65,8 @@ class Tensor {
     AtenTensorHandle handle_;
 };
 
-// Reads the arguments of a boxed operator call from left to right, taking ownership of what they own. From the first tensor of a
-// GPU on, for as long as this lives, that GPU is torch's current one: the dispatcher makes it so for none but torch's operators.
+// Reads the arguments of a boxed operator call from left to right, taking ownership of what they own. From the first GPU tensor
+// on, for the lifetime of this object, that GPU is torch's current one: the dispatcher sets it only for torch's own operators.
 class Arguments {
   public:
     Arguments(StableIValue* stack, uint64_t count) : stack_(stack), count_(count) {}
@@ -76,7 +78,7 @@ class Arguments {
     bool boolean();
     int64_t integer();
     double number();
-    // A number, or infinity where it is below 0: an infinite argument cannot be in an AOTInductor package.
+    // A number, or infinity for negative values: an AOTInductor package cannot contain an infinite argument.
     float upper_bound();
     int32_t dtype();
 
@@ -92,7 +94,7 @@ class Arguments {
 
 inline StableIValue to_result(Tensor tensor) { return reinterpret_cast<StableIValue>(tensor.release()); }
 
-// The stream torch queues work on, for a tensor that lives on a GPU.
+// The stream on which torch queues work, for a GPU tensor.
 void* current_stream(Device device);
 
 // Throws std::runtime_error, which torch turns into a RuntimeError.

@@ -1,4 +1,4 @@
-// torch/topk.cpp: checks the tensors of a selection, plans its passes and launches them.
+// torch/topk.cpp: validates the tensors of a top-k selection, plans its passes and launches them.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <string>
@@ -62,7 +62,7 @@ void topk(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
         std::vector<runtime::Region> bounds;
         arguments.starts = bounds_of(starts, "row_starts", x, rows, bounds);
         arguments.ends = bounds_of(ends, "row_ends", x, rows, bounds);
-        std::vector<Tensor> candidates;  // values and columns of each pass but the last
+        std::vector<Tensor> candidates;  // values and columns of every pass but the last
         for (const topk::Pass& pass : topk::passes(placement.shape(), rows, columns, k)) {
             std::vector<runtime::Region> regions = bounds;
             regions.push_back(source);
