@@ -13,7 +13,7 @@
 namespace hipkittens::runtime {
 namespace {
 
-// ROCm's structure has grown before: room for more than the members known here.
+// ROCm's structure has grown before: room for more members than those listed here.
 struct alignas(16) Properties {
     char bytes[hip::device_properties::bytes + 4096] = {};
 
@@ -30,8 +30,8 @@ int attribute(const Device& device, hip::hipDeviceAttribute_t which) {
     return value;
 }
 
-// For HIP libraries older than ROCm 7, which need not know the attribute. Compute units of an XCD: 32 on gfx950, 38 on MI300X,
-// MI300A (228 in all) and MI325X, 20 on MI308X (80 in all), whose parts of 80, 40 and 20 no division of 304 or 228 equals.
+// For HIP libraries older than ROCm 7, which may lack the attribute. Compute units of an XCD: 32 on gfx950, 38 on MI300X,
+// MI300A (228 in all) and MI325X, 20 on MI308X (80 in all), whose partitions of 80, 40 and 20 match no division of 304 or 228.
 int xcds_by_compute_units(const Device& device, int compute_units) {
     const int each = device.arch == "gfx950" ? 32 : compute_units % 20 ? 38 : 20;
     return std::max(1, (compute_units + each - 1) / each);
@@ -42,7 +42,7 @@ Processors read_processors(const Device& device) {
     Processors processors{attribute(device, hip::hipDeviceAttributeMultiprocessorCount)};
     const hipError_t error = functions.hipDeviceGetAttribute(
         &processors.xcds, hip::hipDeviceAttributeNumberOfXccs, device.ordinal);
-    if (error != hip::hipSuccess) functions.hipGetLastError();  // the next caller must not find it
+    if (error != hip::hipSuccess) functions.hipGetLastError();  // clear the error for the next caller
     if (error != hip::hipSuccess || processors.xcds < 1)
         processors.xcds = xcds_by_compute_units(device, processors.compute_units);
     return processors;
@@ -56,7 +56,7 @@ Device read_device(HipLibrary& library, int ordinal) {
     device.library = &library;
     device.ordinal = ordinal;
     device.name = properties.text(hip::device_properties::name);
-    // "gfx942:sramecc+:xnack-": the features do not matter, our objects accept either setting.
+    // "gfx942:sramecc+:xnack-": the features are irrelevant, as our objects accept either setting.
     const std::string arch = properties.text(hip::device_properties::gcn_arch_name);
     device.arch = arch.substr(0, arch.find(':'));
     device.processors = read_processors(device);
@@ -64,7 +64,7 @@ Device read_device(HipLibrary& library, int ordinal) {
     return device;
 }
 
-// Every launch takes it: a forked child shall find it free, and the map whole.
+// Every launch locks it: a forked child must find it unlocked and the map intact.
 std::mutex mutex;
 [[maybe_unused]] const int handlers =
     pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });

@@ -9,7 +9,8 @@
 
 namespace hipkittens::runtime {
 
-// What plans and the order of workgroups depend on; of a device in a partition mode (DPX, QPX, CPX), those of its part.
+// The properties that plans and the order of workgroups depend on; for a device in a partition mode (DPX,
+// QPX, CPX), those of its partition.
 struct Processors {
     int compute_units = 0;
     int xcds = 0;
@@ -18,27 +19,27 @@ struct Processors {
 struct Device {
     HipLibrary* library = nullptr;
     int ordinal = 0;
-    std::string arch;  // "gfx942": the target its code objects are made for
+    std::string arch;  // "gfx942": the target of its code objects
     std::string name;
-    Processors processors;  // when the device was first asked for
-    int lds_bytes = 0;      // a workgroup may use
+    Processors processors;  // when the device was first queried
+    int lds_bytes = 0;      // available to a workgroup
 };
 
-// Device `ordinal` of the system's HIP. Throws Error if there is none, or if it is no gfx942 or gfx950.
-// The reference is good for the life of the process.
+// Device `ordinal` of the system's HIP. Throws Error if there is none, or if it is neither gfx942 nor gfx950.
+// The reference stays valid for the life of the process.
 const Device& hip_device(int ordinal);
 
-// The same whatever its architecture, to say what is there. Throws Error if there is none.
+// The same for any architecture, for reporting. Throws Error if there is none.
 const Device& any_hip_device(int ordinal);
 
 // The simulator's device for "gfx942" or "gfx950". Throws Error.
 const Device& simulated_device(std::string_view arch);
 
-// A simulated device has those of the product whose cycles are being modelled (simulator.h, hipkittens_time_launches),
-// which may change.
+// For a simulated device, those of the product whose cycles are being modelled (simulator.h,
+// hipkittens_time_launches), which may change.
 Processors processors_of(const Device& device);
 
-// Makes a device current for the calling thread, and the one before it again at the end of the scope.
+// Makes a device current for the calling thread, and restores the previous one at the end of the scope.
 class CurrentDevice {
   public:
     explicit CurrentDevice(const Device& device);

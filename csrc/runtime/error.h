@@ -1,4 +1,4 @@
-// runtime/error.h: the exception of this room.
+// runtime/error.h: the exception of runtime/.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -16,7 +16,7 @@ namespace hipkittens::runtime {
 namespace {
 
 // Names for the dynamic linker's own search (ldconfig), newest ABI first, and the folder of a system-wide
-// ROCm.
+// ROCm installation.
 constexpr const char* linker_names[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"};
 constexpr const char* rocm_files[] = {"/opt/rocm/lib/libamdhip64.so", "/opt/rocm/lib/libamdhip64.so.7",
                                       "/opt/rocm/lib/libamdhip64.so.6"};
@@ -37,8 +37,8 @@ struct Found {
     std::string found_by;
 };
 
-// The library to use. Two HIP runtimes in one process do not know each other's handles, so the one that is
-// mapped already wins over every other.
+// The library to use. Two HIP runtimes in one process do not recognize each other's handles, so one that is
+// already mapped takes precedence over every other.
 Found find_system_hip() {
     if (const std::string path = override_path(); !path.empty()) return {path, "HIPKITTENS_LIBHIP_PATH"};
     if (const auto mapped = mapped_libraries("libamdhip64.so"); !mapped.empty())
@@ -120,7 +120,7 @@ void HipLibrary::check(hipError_t error, const std::string& doing) const {
     const char* meaning = functions.hipGetErrorString(error);
     text += std::string(name ? name : "?") + " (" + std::to_string(static_cast<int>(error)) + ", " +
             (meaning ? meaning : "?") + ")";
-    functions.hipGetLastError();  // reported here: the next caller must not find it again
+    functions.hipGetLastError();  // already reported: clear it for the next caller
     if (is_simulator() && simulator_functions.last_error) {
         text += "\n" + std::string(simulator_functions.last_error());
     } else {
@@ -136,8 +136,8 @@ const SystemHip& system_hip() {
 
 HipLibrary& simulator() {
     static std::mutex mutex;
-    // Never closed: worker threads may still run at exit. Every launch asks for it, and a forked child must not find the
-    // lock of a thread that it does not have.
+    // Never closed: worker threads may still run at exit. Every launch reads it, and a forked child must not
+    // find a lock held by a thread that it does not have.
     static std::atomic<HipLibrary*> open{nullptr};
     if (HipLibrary* library = open.load()) return *library;
     std::lock_guard lock(mutex);

@@ -19,7 +19,7 @@ struct HipFunctions {
 #undef HIP_FUNCTION
 };
 
-// Only the simulator has these (simulator/simulator.h); null otherwise.
+// Only the simulator provides these (simulator/simulator.h); null otherwise.
 struct BoundedRegion {
     const void* begin;
     uint64_t bytes;
@@ -36,7 +36,7 @@ struct SimulatorFunctions {
 
 class HipLibrary {
   public:
-    // Opens the library at `path` and finds every function. Throws Error.
+    // Opens the library at `path` and looks up every function. Throws Error.
     explicit HipLibrary(const std::string& path);
     HipLibrary(const HipLibrary&) = delete;
 
@@ -53,19 +53,19 @@ class HipLibrary {
     std::string path_;
 };
 
-// The system's HIP, looked for once.
+// The system's HIP, searched for once.
 struct SystemHip {
-    HipLibrary* library = nullptr;  // null if there is none or it cannot be used
-    std::string found_by;           // the place of the search that it came from
+    HipLibrary* library = nullptr;  // null if there is none or it is unusable
+    std::string found_by;           // the search location it came from
     int device_count = 0;
     std::string message;  // why there is no device, naming the library or the places searched; else empty
 };
 const SystemHip& system_hip();
 
-// The simulator that is installed beside this library. Throws Error if it is not there.
+// The simulator installed next to this library. Throws Error if it is missing.
 HipLibrary& simulator();
 
-// Where system_hip() looks, in order; files that exist, each once. For messages and `hipkittens info`.
+// Existing files in the order system_hip() tries them, each once. For messages and `hipkittens info`.
 std::vector<std::string> system_hip_candidates();
 
 }  // namespace hipkittens::runtime

@@ -1,4 +1,4 @@
-// runtime/hip_search.cpp: where shared libraries are looked for.
+// runtime/hip_search.cpp: searches for shared libraries.
 // SPDX-License-Identifier: MIT
 #include "runtime/hip_search.h"
 
@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* library_name = "libamdhip64.so";
 
-// Of this library by the name it was opened with, where a cache of files may have linked the other one, too, and of the file itself.
+// The directory of this library by the name it was opened with, which a file cache may have linked to the
+// file, and that of the file itself.
 std::vector<fs::path> own_directories() {
     Dl_info info{};
     if (!dladdr(reinterpret_cast<void*>(&simulator_path), &info) || !info.dli_fname) return {};
@@ -30,7 +31,7 @@ std::vector<fs::path> own_directories() {
     return found;
 }
 
-// A ROCm folder holds libamdhip64.so, .so.7, .so.7.1.0, all the same file: the shortest name first.
+// A ROCm folder holds libamdhip64.so, .so.7, .so.7.1.0, all the same file: the shortest name comes first.
 void add_files(const fs::path& directory, std::vector<std::string>& found) {
     std::error_code error;
     std::vector<std::string> here;
@@ -117,7 +118,7 @@ std::string override_path() {
 
 std::vector<std::string> hip_files() {
     std::vector<fs::path> directories;
-    // torch/lib, then ROCm's Python packages beside torch, then beside ourselves.
+    // torch/lib, then ROCm's Python packages next to torch, then next to this library.
     std::vector<fs::path> packages;
     for (const std::string& torch : mapped_libraries("libtorch")) {
         const fs::path library = fs::path(torch).parent_path();

@@ -1,4 +1,4 @@
-// runtime/hip_status.cpp: the findings of the search and the devices' properties as JSON.
+// runtime/hip_status.cpp: the results of the search and the devices' properties as JSON.
 // SPDX-License-Identifier: MIT
 #include "runtime/hip_status.h"
 

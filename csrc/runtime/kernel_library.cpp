@@ -31,14 +31,14 @@ struct Library {
     std::atomic<hipkittens_runtime_code_object_source> source{nullptr};
 };
 
-// Never destroyed: modules belong to a HIP runtime that may be gone when static destructors run.
+// Never destroyed: modules belong to a HIP runtime that may already be unloaded when static destructors run.
 Library& library() {
     static Library& all = *new Library;
     return all;
 }
 
-// A forked child has the one thread that forked: it shall find the maps whole and every lock free. `loading` guards no map,
-// and is held too long to wait for.
+// A forked child has only the thread that forked: it must find the maps intact and every lock free. `loading`
+// guards no map, and is held too long to wait for.
 void before_fork() {
     library().objects_mutex.lock();
     library().functions_mutex.lock();
@@ -47,7 +47,7 @@ void after_fork() {
     library().functions_mutex.unlock();
     library().objects_mutex.unlock();
 }
-// The child's thread has another number than the one that a shared mutex remembers as its writer, so it cannot unlock it.
+// The child's thread has a different id from the writer that a shared mutex remembers, so it cannot unlock the mutex.
 void after_fork_in_child() {
     new (&library().loading) std::mutex;
     new (&library().functions_mutex) std::shared_mutex;
@@ -66,8 +66,8 @@ Bytes find_object(const std::string& target, const std::string& kernel) {
     return found == library().objects.end() ? nullptr : found->second;
 }
 
-// Asks the source without holding a lock: it takes Python's interpreter lock, whose holder may be waiting for
-// ours.
+// Calls the source without holding a lock: it acquires Python's interpreter lock, whose holder may be waiting
+// for ours.
 Bytes object_for(const std::string& target, const std::string& kernel) {
     if (Bytes bytes = find_object(target, kernel)) return bytes;
     const std::string which = "kernel " + kernel + " for " + target;
@@ -103,12 +103,12 @@ LoadedKernel load_kernel(const Device& device, const std::string& kernel, std::s
     return loaded;
 }
 
-// The legacy stream answers with an error while another one is captured.
+// A query of the legacy stream fails while another stream is captured.
 static bool is_captured(const Device& device, void* stream) {
     int status = hip::hipStreamCaptureStatusNone;
     const HipFunctions& functions = device.library->functions;
     const hipError_t error = functions.hipStreamIsCapturing(static_cast<hipStream_t>(stream), &status);
-    if (error != hip::hipSuccess) functions.hipGetLastError();  // the next caller must not find it
+    if (error != hip::hipSuccess) functions.hipGetLastError();  // clear the error for the next caller
     return error == hip::hipErrorStreamCaptureImplicit || status != hip::hipStreamCaptureStatusNone;
 }
 
@@ -120,7 +120,7 @@ hipFunction_t kernel_function(const Device& device, const std::string& kernel, v
         const auto found = all.functions.find(key);
         if (found != all.functions.end()) return found->second;
     }
-    const CurrentDevice current(device);  // whose streams are asked about
+    const CurrentDevice current(device);  // the device whose streams are queried
     if (is_captured(device, stream)) {
         throw Error("kernel " + kernel + " is not loaded on " + device.name + " (" + device.arch +
                     ") yet, and a stream that is captured into a graph cannot wait for that: run the call "
@@ -128,7 +128,7 @@ hipFunction_t kernel_function(const Device& device, const std::string& kernel, v
                     "capture, or hipkittens.load()");
     }
     const Bytes bytes = object_for(device.arch, kernel);
-    std::lock_guard loading(all.loading);  // a kernel is loaded once, whoever comes first
+    std::lock_guard loading(all.loading);  // a kernel is loaded once, by whichever thread comes first
     {
         std::shared_lock lock(all.functions_mutex);
         const auto found = all.functions.find(key);

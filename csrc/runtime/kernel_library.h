@@ -1,4 +1,4 @@
-// runtime/kernel_library.h: which code object holds a kernel, and the kernel as a device's loaded function.
+// runtime/kernel_library.h: maps kernels to the code objects that hold them, and loads them on a device.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -10,12 +10,12 @@
 
 namespace hipkittens::runtime {
 
-// The kernel loaded on the device: its code object is requested and loaded on the first call, then kept.
-// Throws Error; also where it would have to be loaded while `stream` is recorded into a graph, which HIP does not allow.
+// The kernel loaded on the device: its code object is requested and loaded on the first call, then kept. Throws
+// Error; also if it would have to be loaded while `stream` is being captured into a graph, which HIP does not allow.
 hipFunction_t kernel_function(const Device& device, const std::string& kernel, void* stream = nullptr);
 
-// Makes the bytes of a code object known as the one that holds `kernel` for `target` ("gfx942").
-// Adding the same bytes twice is fine; others for the same kernel throw Error.
+// Registers the bytes of a code object that holds `kernel` for `target` ("gfx942"). Adding the same bytes
+// twice is fine; different bytes for the same kernel throw Error.
 void add_code_object(const std::string& target, const std::string& kernel, std::span<const uint8_t> bytes);
 
 // Throws Error unless the bytes are a code object for `target` that holds `kernel`.
@@ -25,22 +25,23 @@ struct LoadedKernel {
     hipModule_t module = nullptr;
     hipFunction_t function = nullptr;
 };
-// Loads a code object, whose bytes have been checked, for its caller alone. Throws Error.
+// Loads a code object, whose bytes have been checked, for its caller only. Throws Error.
 LoadedKernel load_kernel(const Device& device, const std::string& kernel, std::span<const uint8_t> bytes);
 
 }  // namespace hipkittens::runtime
 
-// The door for Python, which keeps the packs of code objects. Plain C, exported.
+// The interface for Python, which keeps the packs of code objects. Plain C, exported.
 extern "C" {
 // Called, without any lock held, when a kernel is needed for the first time. It adds the code object with
-// hipkittens_runtime_add_code_object and returns 0; or leaves a text with hipkittens_runtime_refuse and
+// hipkittens_runtime_add_code_object and returns 0; or passes a message to hipkittens_runtime_refuse and
 // returns 1.
 typedef int (*hipkittens_runtime_code_object_source)(const char* target, const char* kernel);
 void hipkittens_runtime_set_code_object_source(hipkittens_runtime_code_object_source source);
-// 0, or 1 with the reason in hipkittens_runtime_last_error.
+// Returns 0, or 1 with the reason in hipkittens_runtime_last_error.
 int hipkittens_runtime_add_code_object(const char* target, const char* kernel, const uint8_t* bytes,
                                        uint64_t size);
-// Loads a kernel on GPU `ordinal`, or with -1 on the simulated `arch`, so that no launch of it has to. 0, or 1 as above.
+// Loads a kernel on GPU `ordinal`, or with -1 on the simulated `arch`, so that no launch has to load it.
+// Returns 0, or 1 as above.
 int hipkittens_runtime_load_kernel(int ordinal, const char* arch, const char* kernel);
 void hipkittens_runtime_refuse(const char* reason);
 const char* hipkittens_runtime_last_error(void);  // of the calling thread

@@ -17,23 +17,23 @@ struct LaunchShape {
     uint32_t dynamic_lds_bytes = 0;
 };
 
-// Memory a launch may touch. The simulator reports anything else by the names given here; a GPU does not
-// look.
+// Memory a launch may touch. The simulator reports any other access by the names given here; a GPU does not
+// check.
 struct Region {
     const void* pointer = nullptr;
     uint64_t bytes = 0;
     const char* name = "";
     bool writable = false;
-    uint32_t unwritten = 0;  // not 0: what every dword held; a checking simulator reports reads of it
+    uint32_t unwritten = 0;  // not 0: every dword's initial value; a checking simulator reports reads of it
 };
 
-// Returns when the kernel is queued on `stream` (simulator: when it has ended). `arguments` is the segment as
-// the kernel's argument struct lays it out; hidden arguments are the HIP library's business. Throws Error
-// with the kernel's name, HIP's error and the simulator's full report.
+// Returns when the kernel is queued on `stream` (simulator: when it has finished). `arguments` is the segment
+// in the layout of the kernel's argument struct; the HIP library supplies hidden arguments. Throws Error with
+// the kernel's name, HIP's error and the simulator's full report.
 void launch(const Device& device, const std::string& kernel, const LaunchShape& shape, void* stream,
             const void* arguments, size_t argument_bytes, std::span<const Region> regions);
 
-// The same for a function that is loaded on the device already; `kernel` is what errors call it.
+// The same for a function already loaded on the device; `kernel` is its name in errors.
 void launch(const Device& device, hipFunction_t function, const std::string& kernel, const LaunchShape& shape,
             void* stream, const void* arguments, size_t argument_bytes, std::span<const Region> regions);
 

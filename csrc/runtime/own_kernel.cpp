@@ -1,4 +1,4 @@
-// runtime/own_kernel.cpp: kernels that users bring along, opened and launched from Python.
+// runtime/own_kernel.cpp: user-supplied kernels, opened and launched from Python.
 // SPDX-License-Identifier: MIT
 #include "runtime/own_kernel.h"
 
@@ -80,6 +80,6 @@ EXPORT void hipkittens_runtime_close_kernel(void* kernel) {
         const CurrentDevice current(*own->device);
         own->device->library->functions.hipModuleUnload(own->loaded.module);
     } catch (const std::exception&) {
-        // The device is gone, and the module with it.
+        // The device is gone, and its module with it.
     }
 }

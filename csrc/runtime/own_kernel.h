@@ -1,4 +1,4 @@
-// runtime/own_kernel.h: kernels that users bring along, opened and launched from Python. Plain C, exported.
+// runtime/own_kernel.h: user-supplied kernels, opened and launched from Python. Plain C, exported.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -7,7 +7,7 @@
 
 extern "C" {
 
-// Memory a launch may touch, as runtime::Region.
+// Memory a launch may touch; see runtime::Region.
 struct hipkittens_runtime_region {
     const void* begin;
     uint64_t bytes;
@@ -16,17 +16,17 @@ struct hipkittens_runtime_region {
 };
 
 // Loads `symbol` of a code object on GPU `ordinal`, or with ordinal -1 on the simulated `arch` ("gfx942").
-// A handle for the two functions below, or null with the reason in hipkittens_runtime_last_error.
+// Returns a handle for the two functions below, or null with the reason in hipkittens_runtime_last_error.
 void* hipkittens_runtime_open_kernel(int ordinal, const char* arch, const uint8_t* bytes, uint64_t size,
                                      const char* symbol);
 
-// runtime::launch of an opened kernel: grid in workgroups, block in work-items, `arguments` laid out as the
-// code object's metadata says. 0, or 1 with the reason in hipkittens_runtime_last_error.
+// runtime::launch of an opened kernel: grid in workgroups, block in work-items, `arguments` in the layout of
+// the code object's metadata. Returns 0, or 1 with the reason in hipkittens_runtime_last_error.
 int hipkittens_runtime_launch_kernel(void* kernel, const uint32_t grid[3], const uint32_t block[3],
                                      uint32_t dynamic_lds_bytes, void* stream, const void* arguments,
                                      uint64_t argument_bytes, const hipkittens_runtime_region* regions,
                                      uint64_t region_count);
 
-// Unloads it. Launches of it must have ended.
+// Unloads it. Its launches must have finished.
 void hipkittens_runtime_close_kernel(void* kernel);
 }
