@@ -1,4 +1,4 @@
-// hip/hip_abi.h: the types and numbers of the HIP driver API, as its shared library has them.
+// hip/hip_abi.h: the types and constants of the HIP driver API, as its shared library defines them.
 // SPDX-License-Identifier: MIT
 //
 // Facts: the HIP runtime API reference of ROCm 6 and 7 (rocm.docs.amd.com/projects/HIP). The names are HIP's
@@ -120,12 +120,12 @@ enum hipFunction_attribute : int {
     HIP_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
 };
 
-// The words of hipModuleLaunchKernel's `extra`: each but the end is followed by its value.
+// The words of hipModuleLaunchKernel's `extra`; each but the end marker is followed by its value.
 inline void* const launch_param_buffer_pointer = reinterpret_cast<void*>(1);
 inline void* const launch_param_buffer_size = reinterpret_cast<void*>(2);  // value: pointer to size_t
 inline void* const launch_param_end = reinterpret_cast<void*>(3);
 
-// What hipDrvLaunchKernelEx takes: HIP_LAUNCH_CONFIG and hipLaunchAttribute.
+// The arguments of hipDrvLaunchKernelEx: HIP_LAUNCH_CONFIG and hipLaunchAttribute.
 struct LaunchAttribute {
     int id;
     int padding;
@@ -143,11 +143,11 @@ struct LaunchConfiguration {
 static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfiguration) == 56);
 inline constexpr int launch_attribute_cooperative = 2;
 
-// Of graphs.
+// Graph types.
 struct hipKernelNodeParams {
     dim3 block;
     void** extra;
-    void* function;  // hipFunction_t, or the host's function that __hipRegisterFunction named
+    void* function;  // hipFunction_t, or the host function registered with __hipRegisterFunction
     dim3 grid;
     void** arguments;
     unsigned int shared_bytes;
@@ -191,7 +191,7 @@ struct hipHostNodeParams {
 struct MemoryOperation {
     int type;
     void* address;
-    uint64_t value;  // of 32 bits: the lower ones
+    uint64_t value;  // if 32-bit, the lower half
     unsigned int flags;
     void* alias;  // not used by AMD
     uint64_t padding;
@@ -254,8 +254,8 @@ enum hipPointer_attribute : int {
 inline const hipStream_t stream_legacy = reinterpret_cast<hipStream_t>(1);
 inline const hipStream_t stream_per_thread = reinterpret_cast<hipStream_t>(2);
 
-// Where hipGetDevicePropertiesR0600 puts the members of hipDeviceProp_t (ROCm 6.0 and later) that are used
-// here.
+// Offsets at which hipGetDevicePropertiesR0600 stores the members of hipDeviceProp_t (ROCm 6.0 and later)
+// used here.
 namespace device_properties {
 inline constexpr size_t bytes = 1472;
 inline constexpr size_t name = 0, total_global_memory = 288, shared_memory_per_block = 296,
