@@ -1,4 +1,4 @@
-// simulator/checks/check_plan.cpp: which check steps are inserted around which instructions.
+// simulator/checks/check_plan.cpp: decides which check steps are inserted around which instructions.
 // SPDX-License-Identifier: MIT
 #include "simulator/checks/check_plan.h"
 
@@ -19,8 +19,8 @@ bool contains(std::string_view text, std::string_view part) {
     return text.find(part) != std::string_view::npos;
 }
 
-// The step that issues the operation has its size in extra[0], the second access of a pair in extra[1], the memory::LdsAccess in bits 15..8 of extra[2]
-// (execute/memory_step.h).
+// In the step that issues the operation, extra[0] is its size, extra[1] the second access of a pair, and bits
+// 15..8 of extra[2] the memory::LdsAccess (execute/memory_step.h).
 MemoryEffects memory_effects(const isa::Instruction& instruction, uint32_t index, const Effects& effects,
                              const Step& issue) {
     const std::string_view name = instruction.row->mnemonic;
@@ -62,14 +62,15 @@ MemoryEffects memory_effects(const isa::Instruction& instruction, uint32_t index
     return result;
 }
 
-// What a spin lock or a semaphore between workgroups is made of.
+// Instructions of which spin locks and semaphores between workgroups are made.
 bool synchronises(const isa::Instruction& instruction) {
     const std::string_view name = instruction.row->mnemonic;
     return name == "s_sleep" || name == "buffer_wbl2" || name == "buffer_inv" ||
            (contains(name, "atomic") && instruction.sc0);
 }
 
-// What waves of a workgroup wait for each other with, other than barriers: flags read at workgroup scope or wider.
+// Instructions, other than barriers, with which waves of a workgroup wait for each other: they read flags at
+// workgroup scope or wider.
 bool reads_flags(const isa::Instruction& instruction) {
     const std::string_view name = instruction.row->mnemonic;
     const bool reads = contains(name, "_load_") || contains(name, "atomic");

@@ -1,4 +1,4 @@
-// simulator/checks/faults.cpp: memcheck: what ends a launch, as a finding.
+// simulator/checks/faults.cpp: memcheck: reports whatever ends a launch as a finding.
 // SPDX-License-Identifier: MIT
 #include <bit>
 #include <string_view>
@@ -16,14 +16,14 @@ static bool is_buffer(const isa::Instruction& instruction) {
 
 namespace {
 
-// Null: not about memory.
+// Null: not a memory fault.
 const char* kind_of(const Wave& wave, const isa::Instruction& instruction) {
     const std::string_view reason = wave.fault_reason;
     const auto says = [&](std::string_view part) { return reason.find(part) != std::string_view::npos; };
     const Dispatch& dispatch = *wave.workgroup->dispatch;
     if (says("outside the memory of this launch")) {
         if (dispatch.freed_at && !dispatch.freed_at(wave.fault_address).empty()) return "use_after_free";
-        // The descriptor's own check has passed: it promises more than was allocated.
+        // The descriptor's own check has passed: the descriptor covers more than was allocated.
         if (is_buffer(instruction)) return says("store") ? "descriptor_overwrite" : "descriptor_overread";
         return "out_of_bounds";
     }

@@ -36,7 +36,7 @@ void FindingList::merge(const FindingList& other) {
     for (const auto& [key, finding] : other.findings_) {
         const auto [place, is_new] = findings_.emplace(key, finding);
         if (is_new) continue;
-        // The lowest workgroup speaks for all: which one a host thread met first is chance.
+        // The lowest workgroup is reported for all: which one a host thread encountered first is random.
         const uint64_t count = place->second.count + finding.count;
         if (finding.workgroup < place->second.workgroup) place->second = finding;
         place->second.count = count;
@@ -108,7 +108,7 @@ void add_party(JsonText& json, const char* name, const Dispatch& dispatch, uint3
     json.close('}');
 }
 
-// `s_barrier` at entry+0x40 (gemm.h:36)
+// For example `s_barrier` at entry+0x40 (gemm.h:36)
 std::string named(const Dispatch& dispatch, uint32_t instruction) {
     if (instruction == no_instruction) return "";
     const Place place = place_of(dispatch, instruction);
@@ -156,7 +156,7 @@ std::string to_json(const Finding& finding, const Dispatch& dispatch) {
 }
 
 void FindingLog::append(std::vector<std::string> launch) {
-    constexpr size_t limit = 10000;  // a wrong kernel in a training loop must not eat the host's memory
+    constexpr size_t limit = 10000;  // a faulty kernel in a training loop must not exhaust the host's memory
     static const char* const file = std::getenv("HIPKITTENS_CHECKS_FILE");
     static const int registered = file ? std::atexit([] { finding_log().write_file(); }) : 0;
     static const bool keeps = file || std::getenv("HIPKITTENS_CHECKS");
@@ -213,7 +213,7 @@ uint32_t checkers_of_environment() {
     return result;
 }
 
-// Never destroyed: threads may still launch while the process ends.
+// Never destroyed: threads may still launch while the process exits.
 FindingLog& finding_log() {
     static FindingLog& log = *new FindingLog;
     return log;

@@ -1,4 +1,4 @@
-// simulator/checks/finding.h: what a checker found, and the lists in which findings are gathered.
+// simulator/checks/finding.h: what a checker found, and the lists that collect findings.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -16,7 +16,7 @@ struct Dispatch;
 
 namespace checks {
 
-// Named as NVIDIA's compute-sanitizer names them; `notes` are about speed, never about right or wrong.
+// Named like the tools of NVIDIA's compute-sanitizer; `notes` concern speed only, never correctness.
 enum Checker : uint32_t {
     memcheck = 1,
     racecheck = 2,
@@ -29,7 +29,7 @@ enum Checker : uint32_t {
 inline constexpr uint32_t no_instruction = UINT32_MAX;
 inline constexpr uint8_t no_wave = 0xff;
 
-// One kind of finding between one pair of instructions. Where it was seen first is kept, the rest is counted.
+// One kind of finding between one pair of instructions. The first occurrence is kept, later ones are counted.
 struct Finding {
     Checker checker = memcheck;
     const char* kind = "";                                     // a literal: lds_race, register_in_flight, ...
@@ -46,14 +46,14 @@ struct Finding {
 // Findings of one worker's slot, or of a launch: one per kind and pair of instructions.
 class FindingList {
   public:
-    // The finding of that kind and pair if it is known already, its count raised; else nullptr.
+    // The finding of that kind and pair, with its count incremented, if it already exists; else nullptr.
     Finding* count_known(const char* kind, uint32_t first, uint32_t second);
     void add(Finding finding);
     void drop(std::string_view kind_prefix);
     void merge(const FindingList& other);
     bool empty() const { return findings_.empty(); }
-    const Finding* latest() const { return latest_; }  // added and not dropped since
-    std::vector<const Finding*> ordered() const;       // by instruction
+    const Finding* latest() const { return latest_; }  // the last one added, unless dropped since
+    std::vector<const Finding*> ordered() const;       // sorted by instruction
 
   private:
     std::map<std::tuple<uint32_t, uint32_t, const char*>, Finding> findings_;
@@ -71,7 +71,7 @@ class FindingLog {
     std::string json();  // an array
     void clear();
     std::string
-    kept_json();  // an array of all since the process began, whoever cleared or took them; under HIPKITTENS_CHECKS
+    kept_json();  // an array of all since the process began, even if cleared or taken; under HIPKITTENS_CHECKS
     // For fork_handlers.cpp.
     void lock() { mutex_.lock(); }
     void unlock() { mutex_.unlock(); }
@@ -84,8 +84,9 @@ class FindingLog {
 };
 FindingLog& finding_log();
 
-// What HIPKITTENS_CHECKS asks for: "all", or checkers' names with commas between. 0 without it. With it,
-// HIPKITTENS_CHECKS_FILE names a file that gets all findings as JSON when the process ends.
+// The checkers requested by HIPKITTENS_CHECKS: "all", or checkers' names separated by commas. 0 if it is not
+// set. If it is set, HIPKITTENS_CHECKS_FILE names a file to which all findings are written as JSON when the
+// process exits.
 uint32_t checkers_of_environment();
 
 }  // namespace checks

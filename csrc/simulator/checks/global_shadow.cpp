@@ -1,4 +1,4 @@
-// simulator/checks/global_shadow.cpp: races between workgroups and waves in global memory, and reads of fresh memory.
+// simulator/checks/global_shadow.cpp: races between workgroups and waves in global memory, and reads of uninitialized memory.
 // SPDX-License-Identifier: MIT
 #include "simulator/checks/global_shadow.h"
 

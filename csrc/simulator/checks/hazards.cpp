@@ -1,4 +1,4 @@
-// simulator/checks/hazards.cpp: missing wait states between two instructions.
+// simulator/checks/hazards.cpp: detects missing wait states between two instructions.
 // SPDX-License-Identifier: MIT
 #include "simulator/checks/hazards.h"
 
@@ -69,8 +69,8 @@ struct Facts {
     bool is_xdl() const { return is_matrix && !is_f64 && !is_f32_matrix(); }
 };
 
-// Writes 16 bits or a byte of its destination. Conversions to 8 bits with random rounding and to fp4 choose a byte by
-// OP_SEL[3:2]; LLVM takes those to fp4 with random rounding for partial whatever they choose.
+// Writes 16 bits or one byte of its destination. Conversions to 8 bits with stochastic rounding and to fp4 choose
+// a byte with OP_SEL[3:2]; LLVM treats those to fp4 with stochastic rounding as partial, whatever they choose.
 bool writes_part(const Instruction& instruction, const Facts& facts) {
     if (instruction.has_sdwa) return instruction.sdwa.dst_sel != 6;
     if (instruction.encoding != Encoding::vop3) return false;
@@ -80,7 +80,7 @@ bool writes_part(const Instruction& instruction, const Facts& facts) {
     return instruction.op_sel & (has("_sr_fp8_") || has("_sr_bf8_") || has("_pk_fp4_") ? 12 : 8);
 }
 
-// More than 64 bits of data; an SGPR offset gives the store the cycle it needs.
+// More than 64 bits of data; an SGPR offset provides the cycle the store needs.
 bool is_wide_store(const Instruction& instruction, const Facts& facts) {
     if (facts.effects.unit != Unit::vector_memory && facts.effects.unit != Unit::flat) return false;
     if (facts.name.find("store") == std::string_view::npos) return false;
@@ -181,7 +181,7 @@ bool is(Consumer consumer, const Instruction& instruction, const Facts& facts) {
     return false;
 }
 
-// The hardware register of s_getreg and s_setreg: id in the low six bits of the immediate.
+// The hardware register of s_getreg and s_setreg: its id is in the low six bits of the immediate.
 int hardware_register(const Instruction& instruction) {
     for (const isa::Operand& operand : instruction) {
         if (operand.type == isa::OperandType::immediate) return operand.immediate & 63;
@@ -216,7 +216,7 @@ class Search {
     }
 
   private:
-    // Operands of matrix instructions and dot products: D, A, B, C, and the scales or the index behind.
+    // Operands of matrix instructions and dot products: D, A, B, C, and then the scales or the index.
     struct Sets {
         RegisterSet vectors_read, ab, c, data;
         uint16_t c_code = isa::code::none;
@@ -242,7 +242,7 @@ class Search {
             if (!operand.is_read || !(operand.is_vgpr() || operand.is_agpr())) continue;
             sets.vectors_read.add(number(operand), operand.dwords ? operand.dwords : 1);
             if (!facts.is_matrix && !facts.is_dot) continue;
-            // An SMFMAC adds to its destination, and so do the dot products of two operands.
+            // An SMFMAC accumulates into its destination, and so do the dot products with two operands.
             const bool is_c = i == 3 && !facts.name.starts_with("v_smfmac");
             if (is_c || i == 0) {
                 sets.c.add(number(operand), operand.dwords);
@@ -286,8 +286,8 @@ class Search {
         }
     }
 
-    // `c`: registers of the consumer's C that no matrix instruction in between writes. The others it takes from that one:
-    // matrix instructions write in order.
+    // `c`: the registers of the consumer's C that no matrix instruction in between writes. The others come
+    // from that instruction: matrix instructions write in order.
     void look_back(uint32_t consumer, uint32_t from, uint32_t states, const RegisterSet& c) {
         if (from > 0 && falls_through(from - 1)) visit(consumer, from - 1, states, c);
         for (const uint32_t jump : jumps_[from]) visit(consumer, jump, states, c);
@@ -325,7 +325,7 @@ class Search {
 
     static constexpr uint32_t nothing = UINT32_MAX;
 
-    // The lowest register of both sets from number `from` on, below `end`.
+    // The lowest register in both sets with `from` <= number < `end`.
     static uint32_t common(const RegisterSet& a, const RegisterSet& b, uint32_t from = 0,
                            uint32_t end = register_count) {
         uint32_t best = nothing;
@@ -349,7 +349,7 @@ class Search {
         return all;
     }
 
-    // The register through which the consumer depends on the producer, `nothing` if it does not.
+    // The register through which the consumer depends on the producer, or `nothing` if it does not.
     uint32_t shared_register(Through through, uint32_t producer, uint32_t consumer,
                              const RegisterSet& c) const {
         const Effects &made = plan_.effects[producer], &used = plan_.effects[consumer];
@@ -417,7 +417,7 @@ class Search {
     const Program& program_;
     const Plan& plan_;
     std::vector<uint64_t> producers_, consumers_;  // bit i: row i of the table
-    std::vector<std::vector<uint32_t>> jumps_;     // branches that lead to an instruction
+    std::vector<std::vector<uint32_t>> jumps_;     // branches that target an instruction
     std::vector<Sets> sets_;
     std::vector<Hazard> found_;
 };

@@ -1,4 +1,4 @@
-// simulator/checks/lds_shadow.cpp: races and reads of unwritten bytes in LDS.
+// simulator/checks/lds_shadow.cpp: races and reads of uninitialized bytes in LDS.
 // SPDX-License-Identifier: MIT
 #include "simulator/checks/lds_shadow.h"
 
@@ -13,7 +13,7 @@ namespace hipkittens::simulator::checks {
 
 namespace {
 
-// Indices of accesses that are none: nobody, and a write so long ago that it is not kept.
+// Reserved indices that are not accesses: nobody, and a write so long ago that its record was dropped.
 constexpr uint32_t forgotten = 1, first_access = 2;
 
 }  // namespace
@@ -39,7 +39,7 @@ void LdsShadow::split_to(uint32_t shift) {
 
 bool LdsShadow::is_ordered(const LdsAccess& earlier, const LdsAccess& later) const {
     if (earlier.is_atomic && later.is_atomic) return true;
-    // A wave's operations of one queue reach LDS in the order of their issue.
+    // A wave's operations in one queue reach LDS in issue order.
     if (earlier.wave == later.wave) {
         return (earlier.queue == later.queue && earlier.queue != Queue::flat) ||
                later.issue_clock > earlier.completion_clock;
@@ -86,7 +86,7 @@ void LdsShadow::access(Wave* wave, const MemoryEffects& effects, const PendingOp
     } else {
         touch<false>(wave, effects, me, address, lanes, bytes);
     }
-    // An endless kernel must not fill the host: what was done so long ago is forgotten.
+    // A kernel that never ends must not exhaust the host's memory: the oldest accesses are dropped.
     if (accesses_.size() > (1u << 22) && unordered_writes_.empty()) {
         for (Cell& cell : cells_) cell = {cell.writer ? forgotten : 0, 0, 0};
         accesses_.erase(accesses_.begin() + first_access, accesses_.end());
@@ -95,10 +95,10 @@ void LdsShadow::access(Wave* wave, const MemoryEffects& effects, const PendingOp
 
 struct LdsShadow::Touch {
     Stamp stamp;
-    // From here on a stamp may belong to somebody who is not ordered before: whoever completed before the last barrier that
-    // the access knows of is.
+    // Stamps from here on may belong to an access that is not ordered before this one; an access that
+    // completed before the last barrier this access knows of is ordered.
     Stamp first_doubtful;
-    Stamp first_defined;  // stamps below are findings: 1 where a read of what nobody wrote is one
+    Stamp first_defined;  // lower stamps are findings: 1 where reading bytes that nobody wrote is one
 };
 
 inline void LdsShadow::read(const Touch& touch, Cell& cell) {
@@ -107,8 +107,8 @@ inline void LdsShadow::read(const Touch& touch, Cell& cell) {
     cell.reader = touch.stamp;
 }
 
-// All 64 lanes: what most accesses come to, and what they cost. Whether nothing is left to judge; if something is, a write
-// has changed nothing yet.
+// All 64 lanes: the most common access and the most costly. Returns whether nothing is left to judge; if
+// something is, a write has not changed anything yet.
 template <bool writes>
 bool LdsShadow::touch_all(const Touch& touch, const uint32_t* address, uint32_t per_lane) {
     Cell* const cells = cells_.data();
@@ -206,7 +206,8 @@ void LdsShadow::report_race(Wave* wave, uint32_t earlier, uint32_t later, uint32
                           finding.place + " with {2}, wave " + std::to_string(a.wave) +
                           (earlier_writes ? " writes" : " reads") +
                           " them with {1}, and nothing orders the two";
-        // What completed first may well have been issued last: then it is the other one that has to be waited for.
+        // The access that completed first may have been issued last: in that case the other one must be
+        // waited for.
         const bool in_order =
             a.wave == b.wave ? a.issue_clock < b.issue_clock : a.issue_epoch <= b.issue_epoch;
         const LdsAccess& sooner = in_order ? a : b;

@@ -1,4 +1,4 @@
-// simulator/checks/lds_shadow.h: who wrote and read each byte of a workgroup's LDS last.
+// simulator/checks/lds_shadow.h: records who last wrote and read each byte of a workgroup's LDS.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -15,9 +15,9 @@ struct PendingOperation;
 
 namespace checks {
 
-// Barriers do not drain counters: an access counts as done when a wait of its issuer has made it complete, and another wave
-// may rely on that after a barrier at which the issuer arrived later. So every access keeps how many barriers its issuer
-// had passed when it was issued and when it completed.
+// Barriers do not drain counters: an access counts as done when a wait of its issuer has made it complete,
+// and another wave may rely on it after a barrier at which the issuer arrived later. So every access records
+// how many barriers its issuer had passed when it was issued and when it completed.
 struct LdsAccess {
     uint32_t instruction;
     uint8_t wave;
@@ -27,31 +27,31 @@ struct LdsAccess {
     uint32_t issue_clock, completion_clock;  // order within the issuer
 };
 
-// Bytes that are always accessed together share a cell. Cells start at 16 bytes and are split, once and for the rest of the
-// launch, when an access covers a part of one: LDS is tracked byte by byte where a kernel uses it so.
+// Bytes that are always accessed together share a cell. Cells start at 16 bytes and are split, for the rest of the
+// launch, when an access covers part of one: LDS is tracked byte by byte only where a kernel accesses it that way.
 class LdsShadow {
   public:
     void resize(uint32_t bytes);
     void clear();
-    // `operation` is about to complete.
+    // Called when `operation` is about to complete.
     void access(Wave* wave, const MemoryEffects& effects, const PendingOperation* operation);
-    // ... and has completed: of writes that nothing orders, those that left LDS as it was are a note and no race. Compilers let
-    // several waves write what all of them hold (Triton's replicated layouts).
+    // Called when it has completed: of unordered writes, those that left LDS unchanged are a note and not a
+    // race. Compilers let several waves write data that all of them hold (Triton's replicated layouts).
     void judge_equal_writes(Wave* wave);
-    // Lanes of one access: byte offsets.
+    // The lanes of one access, as byte offsets.
     void access(Wave* wave, const MemoryEffects& effects, const PendingOperation* operation,
                 const uint32_t* address, uint64_t lanes, uint32_t bytes);
 
   private:
-    // An access, below what is needed to see at once that it is ordered before another: one barrier more than its issuer
-    // had passed when it completed, from bit 40 on, and the issuer. 0: nobody.
+    // An access in the form needed to see quickly that it is ordered before another: from bit 40 up, one more
+    // than the number of barriers its issuer had passed when it completed; below that, the issuer. 0: none.
     using Stamp = uint64_t;
     static constexpr uint32_t wave_bit = 32, epoch_bit = 40;
     static uint32_t access_of(Stamp stamp) { return static_cast<uint32_t>(stamp); }
     static bool are_of_one_wave(Stamp a, Stamp b) { return !((a ^ b) >> wave_bit & 0xff); }
     struct Cell {
         Stamp writer = 0, reader = 0;
-        Stamp other_reader = 0;  // the last reader of another wave than `reader`
+        Stamp other_reader = 0;  // the last reader from another wave than `reader`
     };
     void split_to(uint32_t shift);
     struct Touch;
@@ -68,10 +68,10 @@ class LdsShadow {
 
     struct UnorderedWrite {
         uint32_t earlier, later, address, bytes, lane;
-        uint8_t before[16];  // what LDS held, of the earlier write
+        uint8_t before[16];  // contents of LDS at the earlier write
     };
 
-    std::vector<UnorderedWrite> unordered_writes_;  // of the operation that completes
+    std::vector<UnorderedWrite> unordered_writes_;  // of the operation that is completing
     std::vector<Cell> cells_;
     std::vector<LdsAccess> accesses_;
     uint32_t bytes_ = 0, shift_ = 4;

@@ -1,4 +1,4 @@
-// simulator/checks/notes.cpp: remarks about speed: bank conflicts, scattered accesses, partial lines, idle waits.
+// simulator/checks/notes.cpp: remarks about speed: bank conflicts, scattered accesses, partial cache lines, idle waits.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <array>
@@ -26,7 +26,7 @@ Finding note(const char* kind, uint32_t instruction, uint64_t count, std::string
 
 }  // namespace
 
-// The first executions of an instruction speak for it. Of a pair, the first access does.
+// Samples the first executions of an instruction. For a pair, the first access is sampled.
 void sample_conflicts(InstructionNotes& sums, const MemoryEffects& effects, const PendingOperation* operation,
                       isa::Target target) {
     if (sums.samples >= samples_per_instruction || !(effects.reads_lds || effects.writes_lds)) return;

@@ -1,4 +1,4 @@
-// simulator/checks/register_effects.cpp: which registers an instruction reads and writes.
+// simulator/checks/register_effects.cpp: determines which registers an instruction reads and writes.
 // SPDX-License-Identifier: MIT
 #include "simulator/checks/register_effects.h"
 
@@ -104,7 +104,8 @@ Queue queue_of(const isa::Instruction& instruction) {
     }
 }
 
-// Moves that compilers and whole-tile copies use: reading what nobody wrote is no error until it is used.
+// Moves used by compilers and whole-tile copies: reading a register that nobody wrote is no error until the
+// copy is used.
 bool copies(Opcode opcode) {
     switch (opcode) {
         case Opcode::v_mov_b32:
@@ -129,7 +130,8 @@ bool ignores_exec(const isa::Instruction& instruction, const isa::Effects& effec
            instruction.opcode == Opcode::v_readfirstlane_b32;
 }
 
-// Whole registers stored in scratch: how compilers spill, pairs of which only one half was written among them.
+// Whole registers stored in scratch: this is how compilers spill, including pairs of which only one half was
+// written.
 bool saves(const isa::Instruction& instruction, int position) {
     const std::string_view name = instruction.row->mnemonic;
     return instruction.encoding == Encoding::scratch && name.starts_with("scratch_store_dword") &&
@@ -140,18 +142,18 @@ struct DwordRange {
     uint32_t first, count;
 };
 
-// Which dwords of an operand the result depends on.
+// The dwords of an operand that the result depends on.
 DwordRange dwords_read(const isa::Instruction& instruction, int position) {
     const isa::Operand& operand = instruction.operands[position];
     const uint32_t dwords = operand.dwords ? operand.dwords : 1;
-    // op_sel and op_sel_hi choose the half that the low and the high result take.
+    // op_sel and op_sel_hi choose the half used for the low and the high result.
     if (operand.type == isa::OperandType::pk_f32 && dwords == 2 && position > 0) {
         const bool low = instruction.op_sel >> (position - 1) & 1,
                    high = instruction.op_sel_hi >> (position - 1) & 1;
         if (low == high) return {low ? 1u : 0u, 1};
     }
-    // LLVM multiplies and adds 32 bits with it, and leaves the upper half of the addend to chance: the lower half of the
-    // result does not depend on it.
+    // LLVM uses it to multiply and add 32 bits, and leaves the upper half of the addend undefined: the lower
+    // half of the result does not depend on it.
     if ((instruction.opcode == Opcode::v_mad_u64_u32 || instruction.opcode == Opcode::v_mad_i64_i32) &&
         dwords == 2 && position == 4)
         return {0, 1};

@@ -1,5 +1,5 @@
 // simulator/checks/register_effects.h: which registers an instruction reads and writes, as bits, and which queue
-// its memory operation joins. Made from the isa rows once per program.
+// its memory operation joins. Derived from the isa rows once per program.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace hipkittens::simulator::checks {
 
-// Every register has a number here: scalars by their code, vector registers (AGPRs among them) from 128 on.
+// Every register has a number: scalars their operand code, vector registers (including AGPRs) from 128 on.
 inline constexpr uint32_t first_vector = 128, register_words = 10, register_count = 64 * register_words;
 
 uint32_t register_at(uint32_t wave_offset);                         // a row's byte offset in the wave block
@@ -39,18 +39,18 @@ struct RegisterSet {
     }
 };
 
-// The queue a memory operation joins (memory/pending_queue.h).
+// The queue that a memory operation joins (memory/pending_queue.h).
 enum class Queue : uint8_t { none, vector_memory, lds, scalar, flat };
 
 struct Effects {
     RegisterSet reads, writes;
     Queue queue = Queue::none;
-    bool ignores_exec = false;   // all 64 lanes take part, or the lanes are the instruction's own choice
-    bool copies = false;         // moves bits that nobody has to have written
-    bool partly_writes = false;  // of a destination only some lanes or bits: what it held stays
+    bool ignores_exec = false;   // all 64 lanes take part, or the instruction itself selects the lanes
+    bool copies = false;         // moves bits that may be unwritten
+    bool partly_writes = false;  // writes some lanes or bits of the destination and keeps the others
     bool writes_exec = false;
     bool is_control = false;  // branch, wait, barrier, end
-    // Registers that a store saves in scratch: what nobody has written may be saved and restored (spills.cpp).
+    // Registers that a store saves in scratch: unwritten registers may be saved and restored (spills.cpp).
     uint32_t saved_first = 0, saved_count = 0;
 };
 

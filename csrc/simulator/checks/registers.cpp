@@ -1,4 +1,4 @@
-// simulator/checks/registers.cpp: registers read before their load has completed, overwritten under a load in flight, or
+// simulator/checks/registers.cpp: registers read before their load has completed, overwritten while a load is in flight, or
 // read before anything was written to them.
 // SPDX-License-Identifier: MIT
 #include <cinttypes>
@@ -12,7 +12,7 @@ namespace hipkittens::simulator::checks {
 
 namespace {
 
-// The weakest wait that makes `operation` complete: how many younger ones may stay in flight.
+// The weakest wait that makes `operation` complete: the number of younger operations that may stay in flight.
 std::string wait_for(const Wave* wave, const PendingOperation* operation, Queue queue) {
     const PendingOperations* pending = wave->pending;
     uint32_t younger = 0;
@@ -26,7 +26,7 @@ std::string wait_for(const Wave* wave, const PendingOperation* operation, Queue 
             for (uint32_t i = pending->lds_head; i != pending->lds_tail; ++i) {
                 if (static_cast<int32_t>(pending->lds[i % 16]->sequence - operation->sequence) > 0) ++younger;
             }
-            // Scalar loads count too and return in any order.
+            // Scalar loads count too, and return in any order.
             if (pending->scalar_count) younger = 0;
             return "s_waitcnt lgkmcnt(" + std::to_string(younger) + ")";
         case Queue::flat:
@@ -72,10 +72,10 @@ class RunChecker {
         const bool is_scalar = number < first_vector;
         const uint64_t lanes = is_scalar ? 0 : operation->lanes & lanes_;
         if (!is_scalar && !lanes) return;
-        // Loads of one kind return in the order of their issue, scalar ones in any.
+        // Loads of one kind return in issue order, scalar loads in any order.
         const Queue queue = effects_->queue;
         if (writes && queue == load.queue && (queue == Queue::vector_memory || queue == Queue::lds)) return;
-        // A 16-bit load keeps the other half of its register: it reads what it writes.
+        // A 16-bit load preserves the other half of its register, so it reads what it writes.
         if (!writes && queue == load.queue && queue != Queue::none && effects_->writes.has(number) &&
             queue != Queue::scalar)
             return;
@@ -104,7 +104,7 @@ class RunChecker {
                               finding.place + " with {2}, and nothing has been written to it" + lanes;
             finding.fix = "write it first";
         });
-        define(number, ~uint64_t{0});  // one mistake, one finding
+        define(number, ~uint64_t{0});  // report each mistake only once
     }
 
     void define(uint32_t number, uint64_t lanes) {
@@ -115,8 +115,8 @@ class RunChecker {
         if (!(shadow_.in_flight[number / 64] & bit)) shadow_.watched[number / 64] &= ~bit;
     }
 
-    // The destination is as much written as its source. A selection passes if either side was written: which side a
-    // lane takes is data. A register of scalars passes if any lane of its source was written.
+    // The destination is as defined as its source. A selection passes if either side was written: which side
+    // a lane uses depends on data. A scalar register passes if any lane of its source was written.
     void copy() {
         bool is_any_undefined = false;
         for_each(effects_->reads, shadow_.undefined, [&](uint32_t) { is_any_undefined = true; });
@@ -189,7 +189,7 @@ const Step* check_run(Wave* wave, const Step* step) {
     return step + 1;
 }
 
-// Without an active lane it takes lane 0 (ISA manual), which holds whatever the last active code left there.
+// Without an active lane it reads lane 0 (ISA manual), which holds whatever the last active code left there.
 const Step* check_first_lane(Wave* wave, const Step* step) {
     if (__builtin_expect(wave->exec != 0, 1)) return step + 1;
     report(wave, synccheck, "no_active_lane", no_instruction, step->instruction, [&](Finding& finding) {
@@ -210,7 +210,7 @@ void report_missing_at_barrier(Workgroup& workgroup) {
         if (wave->status == WaveStatus::ended && !ended) ended = wave;
     }
     if (!waiting || !ended) return;
-    // wave->next is the step behind the barrier's own.
+    // wave->next is the step after the barrier's own step.
     const uint32_t barrier = (waiting->next - 1)->instruction;
     report(workgroup.waves[0], synccheck, "barrier_divergence", no_instruction, barrier,
            [&](Finding& finding) {

@@ -1,4 +1,4 @@
-// simulator/checks/shadow.cpp: the life of the checkers' memory, and what happens at issue and completion.
+// simulator/checks/shadow.cpp: the lifetime of the checkers' memory, and the checks at issue and completion.
 // SPDX-License-Identifier: MIT
 #include "simulator/checks/shadow.h"
 
@@ -43,7 +43,7 @@ void begin_workgroup(Workgroup& workgroup) {
     workgroup.shadow->visibility = {};
 }
 
-// Lanes beyond the workgroup's end never run: they count as written.
+// Lanes past the workgroup's end never run: they count as written.
 void begin_wave(Wave* wave, uint32_t defined_sgprs) {
     if (!wave->shadow) return;
     WaveShadow& shadow = *wave->shadow;
@@ -80,7 +80,7 @@ PendingOperation* newest(PendingOperations* pending, Queue queue) {
     }
 }
 
-// Lanes of a flat access that go to LDS.
+// The lanes of a flat access that go to LDS.
 void access_lds_through_flat(Wave* wave, const MemoryEffects& effects, const PendingOperation* operation) {
     uint32_t address[64];
     uint64_t lanes = 0;
@@ -98,7 +98,7 @@ void access_lds_through_flat(Wave* wave, const MemoryEffects& effects, const Pen
     wave->workgroup->shadow->lds.access(wave, in_lds, operation, address, lanes, effects.bytes);
 }
 
-// An access stays within one region, but for flat lanes in LDS and scratch.
+// An access stays within one region, except for flat lanes in LDS and scratch.
 const Region* region_of(Wave* wave, const PendingOperation* operation) {
     for (uint64_t left = operation->valid; left; left &= left - 1) {
         const uint64_t address = operation->address[__builtin_ctzll(left)];
@@ -124,7 +124,7 @@ void access_memory(Wave* wave, const MemoryEffects& effects, const PendingOperat
         sample_lines(wave->workgroup->shadow->notes[effects.instruction], effects, operation);
 }
 
-// Takes the place of the operation's own completion function.
+// Replaces the operation's own completion function.
 void completed(Wave* wave, PendingOperation* operation) {
     const MemoryEffects& effects = *static_cast<const MemoryEffects*>(operation->checked);
     WorkgroupShadow& workgroup = *wave->workgroup->shadow;
@@ -263,7 +263,7 @@ void finish_launch(LaunchShadow& shadow, const Dispatch& dispatch,
                    const std::vector<uint64_t>& block_counts) {
     const Program& program = *dispatch.program;
     const std::vector<uint64_t> executed = executions(program, block_counts);
-    // Workgroups, and waves, that talk to each other through flags may well be ordered: that is not judged.
+    // Workgroups, or waves, that communicate through flags may be ordered by them: that is not judged.
     for (const uint32_t index : program.plan->synchronising) {
         if (executed[index]) shadow.findings.drop("workgroups_");
     }

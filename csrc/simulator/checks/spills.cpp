@@ -1,4 +1,4 @@
-// simulator/checks/spills.cpp: registers that were never written, saved in scratch and restored from it.
+// simulator/checks/spills.cpp: registers that were never written but are saved in scratch and restored from it.
 // SPDX-License-Identifier: MIT
 #include "simulator/checks/shadow.h"
 #include "simulator/memory/pending_queue.h"

@@ -1,4 +1,4 @@
-// simulator/checks/visibility.cpp: loads that BUFFER_WBL2 and BUFFER_INV do not keep from finding an old copy.
+// simulator/checks/visibility.cpp: loads that may find a stale copy despite BUFFER_WBL2 and BUFFER_INV.
 // SPDX-License-Identifier: MIT
 #include "simulator/checks/visibility.h"
 
@@ -38,7 +38,7 @@ namespace {
 
 constexpr size_t most_flags = 4;
 
-// Its own operations so far, and those of its workgroup before the last barrier.
+// The wave's own operations so far, and those of its workgroup before the last barrier.
 Clock now(const Wave* wave) {
     Clock clock;
     clock.epoch = wave->shadow->epoch;
@@ -46,7 +46,7 @@ Clock now(const Wave* wave) {
     return clock;
 }
 
-// Behind a barrier a wave knows what all waves knew before it.
+// After a barrier a wave knows what all waves knew before it.
 WaveVisibility& visibility_of(Wave* wave) {
     WaveVisibility& mine = *wave->shadow->visibility;
     if (mine.joined_epoch != wave->shadow->epoch) {
@@ -178,7 +178,7 @@ void Visibility::takes_effect(Wave* wave, const MemoryEffects& effects, const Pe
         if (!carried) return;
         std::shared_ptr<const Knowledge>& flag = shard.flags[address];
         if (effects.is_atomic && flag && flag != carried) {
-            Knowledge both = *flag;  // an atomic goes on with what earlier ones have released
+            Knowledge both = *flag;  // an atomic continues from what earlier ones have released
             both.join(*carried);
             flag = std::make_shared<const Knowledge>(std::move(both));
         } else {
@@ -208,7 +208,7 @@ void arrive_at_barrier(Wave* wave) {
     const WaveVisibility& mine = visibility_of(wave);
     WorkgroupVisibility& gathered = wave->workgroup->shadow->visibility;
     gathered.observed.join(mine.observed);
-    // Another compute unit's L1 is not emptied with this one's.
+    // Another compute unit's L1 is not invalidated together with this one's.
     (wave->workgroup->shares_l1 ? gathered.acquired : gathered.observed).join(mine.acquired);
     gathered.written_back.join(mine.written_back);
 }

@@ -1,4 +1,4 @@
-// simulator/checks/visibility.h: whether a load may find an old copy of what another workgroup wrote.
+// simulator/checks/visibility.h: whether a load may find a stale copy of what another workgroup wrote.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -19,19 +19,19 @@ struct Region;
 
 namespace checks {
 
-// LLVM's memory model (AMDGPUUsage, "Memory Model gfx942"): every compute unit has a vector L1 that nobody else's stores
-// change, every XCD an L2 of its own. What a workgroup stores reaches another's loads by way of a flag if
-//   * between the stores and the flag comes BUFFER_WBL2 sc1, which writes the L2 back, and the wait for it; or the stores
-//     are atomics or go past the L2 themselves (sc1);
-//   * between the load that saw the flag and the loads comes BUFFER_INV sc1, which drops old copies; or the loads go past
+// LLVM's memory model (AMDGPUUsage, "Memory Model gfx942"): every compute unit has a vector L1 that no other unit's stores
+// update, and every XCD has its own L2. What a workgroup stores becomes visible to another's loads through a flag if
+//   * BUFFER_WBL2 sc1, which writes the L2 back, and the wait for it come between the stores and the flag; or the stores
+//     are atomics or bypass the L2 themselves (sc1);
+//   * BUFFER_INV sc1, which drops stale copies, comes between the load that saw the flag and the loads; or the loads bypass
 //     the caches themselves.
-// In code for tgsplit the waves of a workgroup may run on several compute units of an XCD, and BUFFER_INV sc0 has to come between.
+// In code for tgsplit the waves of a workgroup may run on several compute units of an XCD, and BUFFER_INV sc0 must come between.
 //
-// Caches hold no data here, so that every load gets the newest value; this finds loads that might not on hardware. It does not
-// ask which XCD a workgroup ran on, which is chance, nor whether the line was in a cache. What no flag orders is
-// left to GlobalShadow. Flags are what stores with sc0 or sc1 and atomics write at up to four addresses; more are data.
+// The simulated caches hold no data, so every load gets the newest value; this check finds loads that might not on hardware. It
+// does not consider which XCD a workgroup ran on, which is random, nor whether the line was in a cache. Accesses that no flag
+// orders are left to GlobalShadow. Flags are written by stores with sc0 or sc1 and by atomics, at up to four addresses; more are data.
 
-// Memory operations of one workgroup: those of each wave up to a number, and all that lie before a barrier.
+// Memory operations of one workgroup: those of each wave up to a number, and all those before a barrier.
 struct Clock {
     uint32_t epoch = 0;
     std::array<uint32_t, 16> number{};
@@ -42,7 +42,7 @@ struct Clock {
     void join(const Clock& other);
 };
 
-// What is known about a workgroup's stores: which come before, and which of these the L2 has written back.
+// What is known about a workgroup's stores: which come earlier, and which of these the L2 has written back.
 struct Known {
     Clock ordered, written_back;
 };
@@ -55,17 +55,17 @@ struct Knowledge {
 };
 
 struct WaveVisibility {
-    Knowledge observed;  // flags that loads have returned
-    Knowledge acquired;  // of these, what a BUFFER_INV has followed
-    Clock written_back;  // of the own workgroup
-    bool asked = false;  // BUFFER_WBL2 is under way
+    Knowledge observed;  // from flags that loads have returned
+    Knowledge acquired;  // the part that a BUFFER_INV has followed
+    Clock written_back;  // of its own workgroup
+    bool asked = false;  // BUFFER_WBL2 is in progress
     Clock asked_for;
     uint32_t asked_at = 0;      // operations before it
-    uint32_t joined_epoch = 0;  // barriers whose gathered knowledge has come in
+    uint32_t joined_epoch = 0;  // barriers whose collected knowledge has been merged
     std::unordered_map<const PendingOperation*, std::shared_ptr<const Knowledge>> flags;  // being written
 };
 
-// What waves bring to a barrier.
+// What waves contribute at a barrier.
 struct WorkgroupVisibility {
     Knowledge observed, acquired;
     Clock written_back;
@@ -79,7 +79,7 @@ class Visibility {
 
   private:
     struct Writer {
-        uint32_t workgroup = 0;  // linear id + 1, 0: nobody
+        uint32_t workgroup = 0;  // linear id + 1, 0: none
         uint32_t instruction = 0, epoch = 0, number = 0;
         uint8_t wave = 0;
         bool passes_l2 = false;  // an atomic, or sc1

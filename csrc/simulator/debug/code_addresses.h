@@ -1,4 +1,4 @@
-// simulator/debug/code_addresses.h: where an instruction stands in the code object as it was given.
+// simulator/debug/code_addresses.h: the position of an instruction in the code object as it was passed in.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,4 +1,4 @@
-// simulator/debug/debug_session.cpp: a launch that another program stops, looks at and lets go on.
+// simulator/debug/debug_session.cpp: a launch that another program can stop, inspect and resume.
 // SPDX-License-Identifier: MIT
 #include "simulator/debug/debug_session.h"
 
@@ -17,7 +17,7 @@ namespace hipkittens::simulator::debug {
 
 namespace {
 
-// Between two looks at whether a line has come: some thousand a second.
+// Interval between checks for an incoming line: some thousand checks a second.
 constexpr uint32_t instructions_between_polls = 4096;
 
 std::vector<std::string> words_of(const std::string& line) {
@@ -85,7 +85,7 @@ std::string json_member(const char* name, std::string_view text) {
     return json.text();
 }
 
-// FNV-1a: tells code objects apart that were seen before.
+// FNV-1a: distinguishes code objects that were seen before.
 uint64_t digest_of(std::span<const uint8_t> bytes) {
     uint64_t digest = 0xcbf29ce484222325u;
     for (const uint8_t byte : bytes) digest = (digest ^ byte) * 0x100000001b3u;
@@ -141,7 +141,7 @@ void DebugSession::launch_begins(const Dispatch& dispatch, const code_object::Ke
     step_.reset();
     last_finding_ = nullptr;
     issues_.clear();
-    // What they watch may be another's memory by now.
+    // The watched addresses may belong to other memory by now.
     watches_.clear();
     if (is_detached_) return;
     channel_.send(launch_event(launches_, dispatch, kernel));
@@ -252,7 +252,7 @@ void DebugSession::serve(Wave* wave) {
         const auto line = channel_.receive();
         is_detached_ = !line;
         if (!line) return;
-        if (*line == "pause") continue;  // it came after the launch had stopped by itself
+        if (*line == "pause") continue;  // it arrived after the launch had stopped by itself
         std::optional<std::string> text;
         try {
             text = answer(wave, *line);

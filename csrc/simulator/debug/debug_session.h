@@ -1,4 +1,4 @@
-// simulator/debug/debug_session.h: a launch that another program stops, looks at and lets go on.
+// simulator/debug/debug_session.h: a launch that another program can stop, inspect and resume.
 // SPDX-License-Identifier: MIT
 //
 // The other end of the socket (hipkittens/debugging/) knows sources and symbols; this end, registers and memory. It sends events, each a line of JSON, and after each of them answers commands, each a line of words:
@@ -47,7 +47,7 @@ class DebugSession : public Debugger {
     struct AddressRange {
         uint64_t begin, end;
     };
-    // Goes on until `wave` of `workgroup` is outside of all ranges.
+    // Continues until `wave` of `workgroup` is outside all ranges.
     struct SingleStep {
         uint32_t workgroup, wave;
         std::vector<AddressRange> inside;
@@ -60,13 +60,13 @@ class DebugSession : public Debugger {
         bool is_global;
     };
 
-    uint64_t address_of(const Wave& wave) const;  // of its next instruction, or the one that was its last
+    uint64_t address_of(const Wave& wave) const;  // of its next instruction, or of its last
     std::string reason_to_stop(const Wave& wave);
-    // Whether any did; then `changes_` has a line of JSON of all that did.
+    // Whether any changed; if so, `changes_` holds a line of JSON for all that did.
     bool watched_bytes_changed(const Workgroup& workgroup);
     void stop(Wave* wave, const std::string& reason, const std::string& text);
     void serve(Wave* wave);
-    // The answer to a command, or nothing if the launch goes on.
+    // The answer to a command, or nothing if the launch continues.
     std::optional<std::string> answer(Wave* wave, const std::string& line);
     void set_breakpoints(const std::vector<std::string>& words);
     std::string compare_orders(Wave* wave, uint64_t wave_order_seed);
@@ -82,9 +82,9 @@ class DebugSession : public Debugger {
     std::optional<SingleStep> step_;
     std::vector<Watch> watches_;
     std::string changes_;  // of watched bytes, before this instruction
-    Replay replay_;        // of the launch under way
+    Replay replay_;        // of the current launch
     std::unique_ptr<OrderComparison> comparison_;
-    std::string difference_;  // that it found before this instruction
+    std::string difference_;  // the one found before this instruction
     const void* last_finding_ = nullptr;
     std::map<const Wave*, IssueLog> issues_;
     uint32_t instructions_until_poll_ = 0;

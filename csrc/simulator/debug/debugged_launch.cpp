@@ -1,4 +1,4 @@
-// simulator/debug/debugged_launch.cpp: whether a launch is debugged, and what that asks of its settings.
+// simulator/debug/debugged_launch.cpp: whether a launch is debugged, and the settings this requires.
 // SPDX-License-Identifier: MIT
 #include "simulator/debug/debugged_launch.h"
 
@@ -19,7 +19,7 @@ struct ProcessSession {
     std::unique_ptr<DebugSession> session;
 };
 
-// A forked child has a session of its own: the parent's may be in the middle of a line, and its lock held.
+// A forked child has its own session: the parent's may be in the middle of a line, with its lock held.
 ProcessSession& process_session() {
     static ProcessSession* of_process = nullptr;
     static pid_t owner = 0;
@@ -44,7 +44,7 @@ DebuggedLaunch::DebuggedLaunch() {
 }
 
 void adjust_for_debugger(Settings& settings) {
-    // From avx512_bf16 on, products move together (machine/product_runs.h).
+    // From avx512_bf16 on, products are moved together (machine/product_runs.h).
     settings.host_level = std::min(settings.host_level, HostLevel::avx512);
 }
 

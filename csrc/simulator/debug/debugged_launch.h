@@ -1,4 +1,4 @@
-// simulator/debug/debugged_launch.h: whether a launch is debugged, and what that asks of its settings.
+// simulator/debug/debugged_launch.h: whether a launch is debugged, and the settings this requires.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -12,7 +12,7 @@ namespace hipkittens::simulator::debug {
 // Lives as long as the launch. Under HIPKITTENS_DEBUG_SOCKET a process runs one launch at a time.
 class DebuggedLaunch {
   public:
-    // Throws std::runtime_error if the variable is set and nobody listens there.
+    // Throws std::runtime_error if the variable is set and nobody listens on the socket.
     DebuggedLaunch();
     Debugger* debugger() const { return debugger_; }  // null without that variable
 
@@ -21,7 +21,7 @@ class DebuggedLaunch {
     Debugger* debugger_ = nullptr;
 };
 
-// So that every instruction runs where the code has it, and a debugger sees it.
+// Makes every instruction run at its position in the code, so that a debugger sees it.
 void adjust_for_debugger(Settings& settings);
 
 }  // namespace hipkittens::simulator::debug

@@ -9,20 +9,19 @@
 
 namespace hipkittens::simulator::debug {
 
-// One wave's. Operations know their number and not their instruction, which nobody else asks for.
+// The log of one wave. Operations know their number but not their instruction, which only this log needs.
 class IssueLog {
   public:
-    // Before each instruction of the wave: what was issued since belongs to the one before.
+    // Called before each instruction of the wave: what was issued since belongs to the previous one.
     void follow(const Wave& wave);
 
     struct Operation {
-        const char*
-            queue;  // "vector memory", "lds", "scalar memory", or "flat" where one of two counters has passed it
+        const char* queue;  // "vector memory", "lds", "scalar memory", or "flat" if one counter has passed it
         uint32_t instruction;  // index into the program's instructions
     };
     uint32_t last_instruction() const {
         return instruction_;
-    }  // that the wave has begun or is about to begin
+    }  // the one that the wave has begun or is about to begin
     std::vector<Operation> in_flight(const Wave& wave) const;
 
   private:

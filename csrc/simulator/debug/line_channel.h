@@ -7,7 +7,7 @@
 
 namespace hipkittens::simulator::debug {
 
-// A Unix socket. An end that has gone is no error: nothing is sent to it, and nothing comes.
+// A Unix socket. A closed peer is no error: nothing is sent to it, and nothing is received.
 class LineChannel {
   public:
     // Throws std::runtime_error with the path and the reason if nobody listens there.
@@ -16,7 +16,7 @@ class LineChannel {
     LineChannel(const LineChannel&) = delete;
 
     void send(std::string line);
-    std::optional<std::string> receive();  // waits for a whole line; none once the other end has gone
+    std::optional<std::string> receive();  // waits for a whole line; none once the peer has closed
     bool has_input() const;                // receive() would not wait for its first byte
 
   private:

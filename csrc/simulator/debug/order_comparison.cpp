@@ -1,4 +1,4 @@
-// simulator/debug/order_comparison.cpp: where a launch parts from the same launch under another order of waves.
+// simulator/debug/order_comparison.cpp: where a launch diverges from the same launch under another order of waves.
 // SPDX-License-Identifier: MIT
 #include "simulator/debug/order_comparison.h"
 
@@ -57,7 +57,7 @@ class OrderComparison::Recorder : public Debugger {
     std::optional<SourceRegisters> sources_;
 };
 
-// What one instruction of one wave found in its registers.
+// The register contents that each instruction of one wave reads.
 class OrderComparison::Capture : public Debugger {
   public:
     Capture(uint64_t wave, uint32_t position) : wave_(wave), position_(position) {}
@@ -100,7 +100,8 @@ std::string OrderComparison::before_instruction(const Wave& wave) {
     if (!progress_[number]) progress_[number] = std::make_unique<Progress>();
     Progress& progress = *progress_[number];
     const auto& recorded = recorded_->waves[number];
-    // A wave that has parted finds other values everywhere; one that faulted in the other run has nothing further to be held against.
+    // A wave that has diverged finds different values everywhere; one that faulted in the other run has
+    // nothing further to compare with.
     if (progress.has_parted || progress.instructions >= recorded.size()) return "";
 
     const uint32_t instruction = wave.next->instruction, position = progress.instructions++;

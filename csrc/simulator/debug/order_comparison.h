@@ -1,4 +1,4 @@
-// simulator/debug/order_comparison.h: where a launch parts from the same launch under another order of waves.
+// simulator/debug/order_comparison.h: where a launch diverges from the same launch under another order of waves.
 // SPDX-License-Identifier: MIT
 //
 // Orders of waves that a kernel's barriers and waits allow must not change what it computes. The other run is recorded first: of
@@ -22,27 +22,29 @@ namespace hipkittens::simulator::debug {
 
 class OrderComparison {
   public:
-    // Runs the launch under that order. Throws std::length_error if it is too long to be kept.
+    // Runs the launch under that order. Throws std::length_error if it is too long to record.
     OrderComparison(const Dispatch& dispatch, const Replay& replay, uint64_t wave_order_seed);
     ~OrderComparison();
 
     const std::string& error() const;  // of the other run, or ""
-    uint64_t instructions() const;     // that it had
+    uint64_t instructions() const;     // that it executed
 
-    // Before each instruction of each wave. JSON of what is different at the first instruction of a wave that is, otherwise "".
+    // Called before each instruction of each wave. Returns JSON of the differences at the first instruction
+    // of a wave that has any, otherwise "".
     std::string before_instruction(const Wave& wave);
 
-    // Once the launch has ended: an array's members, the memory that the two runs have left with different bytes.
+    // Called once the launch has ended: writes the members of an array, the memory in which the two runs left
+    // different bytes.
     void write_memory_differences(JsonText& json) const;
 
   private:
     class Recorder;
     class Capture;
-    // Of a wave of the launch itself.
+    // The progress of a wave of the launch itself.
     struct Progress {
         uint32_t instructions = 0;
         bool has_parted = false;
-        // The instruction that wrote a register last, plus 1.
+        // The last instruction that wrote each register, plus 1.
         std::array<uint32_t, checks::register_count> written_by{};
     };
 
@@ -53,7 +55,7 @@ class OrderComparison {
     uint64_t wave_order_seed_;
     SourceRegisters sources_;
     std::unique_ptr<Recorder> recorded_;
-    std::vector<std::unique_ptr<Progress>> progress_;  // by number in the launch; none before a wave begins
+    std::vector<std::unique_ptr<Progress>> progress_;  // by number in the launch; null before a wave begins
 };
 
 }  // namespace hipkittens::simulator::debug

@@ -1,4 +1,4 @@
-// simulator/debug/register_digests.cpp: one number for all that a wave's instructions read from registers.
+// simulator/debug/register_digests.cpp: one number for everything that a wave's instructions read from registers.
 // SPDX-License-Identifier: MIT
 #include "simulator/debug/register_digests.h"
 
@@ -15,7 +15,8 @@ void RegisterDigests::launch_begins(const Dispatch& dispatch, const code_object:
 void RegisterDigests::before_instruction(Wave* wave) {
     const isa::Instruction& instruction =
         wave->workgroup->dispatch->program->instructions[wave->next->instruction];
-    // Arguments lie elsewhere in every launch. What a scalar load gives, its readers find.
+    // Arguments are at different addresses in every launch. The result of a scalar load counts where it is
+    // read.
     const bool counts = instruction.row && isa::effects(instruction).unit != isa::Unit::smem;
     uint64_t& digest = of_waves[number_of(*wave)];
     for (const uint32_t word : {instruction.address, counts ? sources_->digest(*wave) : 0}) {

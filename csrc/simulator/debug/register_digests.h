@@ -1,4 +1,4 @@
-// simulator/debug/register_digests.h: one number for all that a wave's instructions read from registers.
+// simulator/debug/register_digests.h: one number for everything that a wave's instructions read from registers.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace hipkittens::simulator::debug {
 
-// Follows a launch. Two launches of code that differs in constants alone, with equal digests and equal memory behind them, did the
-// same: what an instruction does depends on its registers, and what it leaves in others is read by later ones or by nobody.
+// Follows a launch. Two launches of code that differs only in constants, with equal digests and equal memory afterwards, did the
+// same: an instruction's effect depends on its registers, and what it leaves in others is read by later instructions or by none.
 class RegisterDigests : public Debugger {
   public:
     void launch_begins(const Dispatch& dispatch, const code_object::Kernel& kernel,
@@ -22,7 +22,7 @@ class RegisterDigests : public Debugger {
     void wave_stopped(Wave*) override {}
     void launch_ends(const std::string& error) override;
 
-    std::vector<uint64_t> of_waves;  // workgroup after workgroup
+    std::vector<uint64_t> of_waves;  // in the order of workgroups
 
   private:
     std::optional<SourceRegisters> sources_;

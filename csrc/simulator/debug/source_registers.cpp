@@ -1,4 +1,4 @@
-// simulator/debug/source_registers.cpp: what the registers hold that an instruction is about to read.
+// simulator/debug/source_registers.cpp: the contents of the registers that an instruction is about to read.
 // SPDX-License-Identifier: MIT
 #include "simulator/debug/source_registers.h"
 

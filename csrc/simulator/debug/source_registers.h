@@ -1,4 +1,4 @@
-// simulator/debug/source_registers.h: what the registers hold that an instruction is about to read.
+// simulator/debug/source_registers.h: the contents of the registers that an instruction is about to read.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -12,7 +12,8 @@
 
 namespace hipkittens::simulator::debug {
 
-// Of one program. A vector register counts in the lanes that EXEC has on, or in all where the instruction ignores EXEC.
+// For one program. A vector register counts in the lanes enabled by EXEC, or in all lanes if the instruction
+// ignores EXEC.
 class SourceRegisters {
   public:
     explicit SourceRegisters(const Program& program);
@@ -20,12 +21,12 @@ class SourceRegisters {
     // Registers are numbered as in checks/register_effects.h.
     const checks::Effects& effects(uint32_t instruction);
 
-    // Of the instruction at wave.next.
+    // The digest for the instruction at wave.next.
     uint32_t digest(const Wave& wave);
 
     struct Value {
         uint32_t number;               // of the register
-        uint64_t lanes;                // that count; a scalar has lane 0
+        uint64_t lanes;                // lanes that count; a scalar has lane 0
         std::vector<uint32_t> dwords;  // of all lanes
     };
     std::vector<Value> values(const Wave& wave);
@@ -36,7 +37,7 @@ class SourceRegisters {
 
     const Program& program_;
     StepBuilder builder_;
-    std::vector<std::optional<checks::Effects>> effects_;  // of the instructions that were asked for
+    std::vector<std::optional<checks::Effects>> effects_;  // of the instructions that were queried
 };
 
 }  // namespace hipkittens::simulator::debug

@@ -1,4 +1,4 @@
-// simulator/debug/wave_numbers.h: the waves of a launch in one row, workgroup after workgroup.
+// simulator/debug/wave_numbers.h: numbers the waves of a launch consecutively, workgroup by workgroup.
 // SPDX-License-Identifier: MIT
 #pragma once
 

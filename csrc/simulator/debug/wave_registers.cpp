@@ -1,4 +1,4 @@
-// simulator/debug/wave_registers.cpp: registers and memory of a stopped launch, for whoever looks from outside.
+// simulator/debug/wave_registers.cpp: registers and memory of a stopped launch, for external access.
 // SPDX-License-Identifier: MIT
 #include "simulator/debug/wave_registers.h"
 

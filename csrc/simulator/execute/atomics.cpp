@@ -1,4 +1,4 @@
-// simulator/execute/atomics.cpp: atomic operations, lane by lane in lane order.
+// simulator/execute/atomics.cpp: atomic operations, performed lane by lane in lane order.
 // SPDX-License-Identifier: MIT
 #include "simulator/execute/atomics.h"
 
@@ -41,7 +41,7 @@ float f16_to_f32(uint32_t half) {
 uint32_t f32_to_f16(float value) {
     const uint32_t bits = f32_to_bits(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
     if (magnitude > 0x7f800000) return sign | 0x7e00 | (magnitude >> 13 & 0x1ff);
-    if (magnitude >= 0x477ff000) return sign | 0x7c00;  // 65520 and more
+    if (magnitude >= 0x477ff000) return sign | 0x7c00;  // 65520 and above
     if (magnitude < 0x38800000) {                       // below 2^-14: the sum aligns the fraction
         return sign | (f32_to_bits(bits_to_f32(magnitude) + 0.5f) - 0x3f000000);
     }
@@ -76,7 +76,7 @@ struct Signed<uint64_t> {
     using type = int64_t;
 };
 
-// The ISA manual's pseudocode: what memory holds afterwards.
+// The ISA manual's pseudocode: the resulting contents of memory.
 template <Atomic operation, class T>
 HIPKITTENS_INLINE T apply(T old, T data, T second) {
     using S = typename Signed<T>::type;

@@ -1,4 +1,4 @@
-// simulator/execute/atomics.h: what an atomic operation does to one value, and that over all lanes.
+// simulator/execute/atomics.h: the effect of an atomic operation on one value, and on all lanes.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -33,7 +33,7 @@ enum class Atomic : uint8_t {
     pk_add_bf16,
 };
 
-// LDS, and memory that other workgroups may touch at the same time.
+// LDS, or memory that other workgroups may access at the same time.
 enum class Shared : uint8_t { lds, device };
 
 struct AtomicOperation {
@@ -41,7 +41,7 @@ struct AtomicOperation {
     uint8_t bytes;  // 4 or 8
 };
 
-// What completes `operation`, or nullptr.
+// The function that completes `operation`, or nullptr.
 PendingOperation::Complete atomic_completion(AtomicOperation operation, Shared shared);
 
 // Operands in PendingOperation::data: the first at 0, the second from dword 128 on.

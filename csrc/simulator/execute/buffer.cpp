@@ -14,7 +14,7 @@ memory::BufferDescriptor read_descriptor(const Wave* wave, uint32_t row) {
     return memory::decode_buffer_descriptor(word[0], word[1], word[2], word[3]);
 }
 
-// Lanes [0, 64) of `offset + constant <= limit`, and the addresses of all of them.
+// The lanes with `offset + constant <= limit`, as a 64-bit mask, and the addresses of all lanes.
 HIPKITTENS_INLINE uint64_t add_offsets(const uint32_t* __restrict offset, uint64_t constant, uint64_t base,
                                        uint64_t limit, uint64_t* __restrict address) {
 #if defined(__AVX512F__)
@@ -27,7 +27,7 @@ HIPKITTENS_INLINE uint64_t add_offsets(const uint32_t* __restrict offset, uint64
     }
     if (__builtin_expect(!is_any(beyond), 1)) return all_lanes;
 #else
-    // Offsets and limits have 33 bits: the sign of their difference tells.
+    // Offsets and limits have 33 bits: the sign of their difference decides.
     int64_t beyond = 0;
     for (int lane = 0; lane < 64; ++lane) {
         const uint64_t place = offset[lane] + constant;
@@ -43,7 +43,7 @@ HIPKITTENS_INLINE uint64_t add_offsets(const uint32_t* __restrict offset, uint64
     return good;
 }
 
-// Lanes that begin in range and end outside it.
+// Lanes that begin in range and end out of range.
 void cut_partial_lanes(PendingOperation* operation, uint64_t begins, uint64_t base, uint64_t limit,
                        uint32_t bytes) {
     for (uint64_t left = begins; left; left &= left - 1) {
@@ -56,9 +56,9 @@ void cut_partial_lanes(PendingOperation* operation, uint64_t begins, uint64_t ba
 }  // namespace
 
 // The range check of gfx9: without an index, or with stride 0, `records` counts bytes and every dword is
-// checked by its own offset, soffset included; with an index and a stride it counts elements and the index
-// alone is checked (CDNA3 ISA manual, "Range checking"; Mesa documents the two units for GFX9). Out of range
-// reads 0 and stores nothing.
+// checked by its own offset, soffset included; with an index and a stride it counts elements and only the
+// index is checked (CDNA3 ISA manual, "Range checking"; Mesa documents the two units for GFX9). Out-of-range
+// loads return 0 and out-of-range stores are dropped.
 bool record_buffer_addresses(Wave* wave, const Step* step, PendingOperation* operation) {
     const memory::BufferDescriptor descriptor = read_descriptor(wave, step->source[2]);
     const uint32_t bytes = step->extra[0];
@@ -104,7 +104,7 @@ bool record_buffer_addresses(Wave* wave, const Step* step, PendingOperation* ope
         }
     }
 
-    // Some lanes are out of range. Those that begin inside keep the bytes that are.
+    // Some lanes are out of range. Those that begin in range keep their in-range bytes.
     uint64_t begins = 0;
     if (limit) {
         for (uint64_t left = exec & ~operation->valid; left; left &= left - 1) {
@@ -112,7 +112,7 @@ bool record_buffer_addresses(Wave* wave, const Step* step, PendingOperation* ope
             if (operation->address[lane] - base < limit) begins |= uint64_t{1} << lane;
         }
     }
-    // A byte or short is all or nothing.
+    // A byte or short is either fully in range or fully out of range.
     if (begins && bytes >= 4) {
         operation->valid |= begins;
         operation->partial = true;

@@ -1,10 +1,10 @@
-// simulator/execute/buffer_format.cpp: buffer loads and stores that convert: buffer_*_format_* with the format of their
-// descriptor, tbuffer_* with one of their own.
+// simulator/execute/buffer_format.cpp: buffer loads and stores that convert: buffer_*_format_* with the format in their
+// descriptor, tbuffer_* with a format of their own.
 // SPDX-License-Identifier: MIT
 //
-// Data and number formats as in the CDNA3 ISA manual's table of buffer formats; X has the lowest bits of an element.
-// Channels that the format lacks read 0, W reads 1. An element that is not wholly in range reads 0 and is not stored. A
-// store changes the channels that it names. The descriptor's DST_SEL chooses channels for buffer_load_format_* only.
+// Data and number formats as in the CDNA3 ISA manual's table of buffer formats; X occupies the lowest bits of an element.
+// Channels missing from the format read 0, W reads 1. An element that is not entirely in range reads 0 and is not stored. A
+// store changes only the channels that it names. The descriptor's DST_SEL selects channels for buffer_load_format_* only.
 #include "simulator/execute/buffer_format.h"
 
 #include "isa/table.h"
@@ -18,7 +18,7 @@ using isa::Opcode;
 
 enum Number : uint32_t { unorm, snorm, uscaled, sscaled, uint, sint, reserved, floating };
 
-// Bits of the channels X, Y, Z, W by data format.
+// Bit widths of the channels X, Y, Z, W by data format.
 constexpr uint8_t channel_bits[16][4] = {
     {},
     {8},
@@ -43,12 +43,13 @@ uint32_t element_bytes(uint32_t data_format) {
 }
 bool is_known(uint32_t data_format, uint32_t number_format) {
     if (element_bytes(data_format) == 0 || number_format == reserved) return false;
-    // There are no floats of 8 bits, nor of 2.
+    // There are no floats of 8 or of 2 bits.
     return number_format != floating ||
            (channel_bits[data_format][0] >= 10 && channel_bits[data_format][3] != 2);
 }
 
-// What an instruction asks for; kept in Step::extra[2] above the flags, and in the operation with the format.
+// The access an instruction requests; kept in Step::extra[2] above the flags, and in the operation with the
+// format.
 struct Request {
     uint32_t data_format : 4, number_format : 3, channels : 3, is_half : 1, is_high : 1, is_typed : 1,
         unused : 7, selects : 12;
@@ -67,7 +68,7 @@ float float_of(uint32_t bits) {
     return value;
 }
 
-// Floats of 16 bits (5 of exponent, a sign) and of 11 and 10 bits (5 of exponent, none).
+// Floats of 16 bits (5 exponent bits, signed) and of 11 and 10 bits (5 exponent bits, unsigned).
 float from_short_float(uint32_t raw, int bits) {
     const int fraction_bits = bits == 16 ? 10 : bits - 5;
     const uint32_t magnitude = bits == 16 ? raw & 0x7fff : raw, exponent = magnitude >> fraction_bits,
@@ -79,7 +80,7 @@ float from_short_float(uint32_t raw, int bits) {
         static_cast<float>(fraction) * float_of(static_cast<uint32_t>(127 - 14 - fraction_bits) << 23);
     return sign ? -tiny : tiny;
 }
-// To nearest even; without a sign negative numbers become 0.
+// Rounds to nearest even; in unsigned formats negative numbers become 0.
 uint32_t to_short_float(float value, int bits) {
     const int fraction_bits = bits == 16 ? 10 : bits - 5;
     const uint32_t pattern = bits_of(value), magnitude = pattern & 0x7fffffff, negative = pattern >> 31;
@@ -94,7 +95,7 @@ uint32_t to_short_float(float value, int bits) {
     uint32_t whole = static_cast<uint32_t>(steps);
     const double rest = steps - whole;
     whole += rest > 0.5 || (rest == 0.5 && (whole & 1));
-    // The hidden bit carries into the exponent.
+    // The implicit bit carries into the exponent.
     const uint32_t code = (static_cast<uint32_t>(exponent + 14) << fraction_bits) + whole;
     return sign | (code < infinity ? code : infinity);
 }
@@ -223,7 +224,7 @@ void complete_load(Wave*, PendingOperation* operation) {
             const uint32_t shift = 16 * (request.is_high ? 1 : i % 2),
                            half = to_half(channels[i], request.number_format);
             uint32_t& target = rows[64 * (i / 2) + lane];
-            // A single half leaves the other one alone.
+            // A single half preserves the other half.
             target = (target & ~(0xffffu << shift)) | half << shift;
         }
     }

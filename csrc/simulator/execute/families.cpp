@@ -1,4 +1,4 @@
-// simulator/execute/families.cpp: the binders of one host level.
+// simulator/execute/families.cpp: the instruction binders of one host level.
 // SPDX-License-Identifier: MIT
 #include "simulator/execute/families.h"
 

@@ -7,19 +7,20 @@
 
 namespace hipkittens::simulator {
 
-// Adds the steps of one instruction. False: no meaning here (or not for these modifiers).
+// Adds the steps of one instruction. False: the instruction is not in this family (or not with these
+// modifiers).
 using Binder = bool (*)(const isa::Instruction&, StepBuilder&);
 
 struct Families {
     Binder scalar;  // SOP1 SOP2 SOPK SOPC SOPP, except those the machine handles itself (machine/control.cpp)
     Binder scalar_memory;  // SMEM
     Binder vector;         // VOP1 VOP2 VOPC VOP3 VOP3P, accvgpr moves, readlane and the like
-    Binder matrix;         // MAI (StepBuilder::settings().arithmetic says how products are added)
+    Binder matrix;         // MAI (StepBuilder::settings().arithmetic selects how products are summed)
     Binder lds;            // DS
     Binder vector_memory;  // MUBUF MTBUF FLAT GLOBAL SCRATCH
 };
 
-// Each level's namespace defines these; execute/families.cpp, compiled once per level, gathers them.
+// Each level's namespace defines these; execute/families.cpp, compiled once per level, collects them.
 #define HIPKITTENS_DECLARE_LEVEL(level)                             \
     namespace level {                                               \
     bool bind_scalar(const isa::Instruction&, StepBuilder&);        \
@@ -37,6 +38,6 @@ HIPKITTENS_DECLARE_LEVEL(avx512_bf16)
 #undef HIPKITTENS_DECLARE_LEVEL
 
 const Families& families(HostLevel level);
-HostLevel best_host_level();  // by CPUID
+HostLevel best_host_level();  // detected by CPUID
 
 }  // namespace hipkittens::simulator

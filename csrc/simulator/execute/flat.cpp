@@ -1,12 +1,12 @@
-// simulator/execute/flat.cpp: flat addresses: memory, LDS or scratch, lane by lane.
+// simulator/execute/flat.cpp: flat addresses, which access memory, LDS or scratch lane by lane.
 // SPDX-License-Identifier: MIT
 #include "simulator/execute/vector_memory.h"
 #include "simulator/memory/apertures.h"
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
-// Apertures are above every host address: turning their addresses into the host addresses behind them makes
-// what completes them the same for all lanes.
+// Apertures are above every host address: translating aperture addresses to host addresses lets all lanes
+// complete the same way.
 bool record_flat_addresses(Wave* wave, const Step* step, PendingOperation* operation) {
     const uint32_t* low = reinterpret_cast<const uint32_t*>(at(wave, step->source[0]));
     const uint32_t* high =
@@ -37,7 +37,7 @@ bool record_flat_addresses(Wave* wave, const Step* step, PendingOperation* opera
             in_memory |= uint64_t{1} << lane;
         }
     }
-    // The region check looks at the lanes in memory alone.
+    // The region check covers only the lanes in memory.
     alignas(64) uint64_t host[64];
     memcpy(host, operation->address, sizeof host);
     operation->lanes = wave->exec;

@@ -1,4 +1,4 @@
-// simulator/execute/host_level.cpp: which of the host levels this CPU can run. Compiled once, for the
+// simulator/execute/host_level.cpp: selects the host level that this CPU can run. Compiled once, for the
 // baseline.
 // SPDX-License-Identifier: MIT
 #include <stdexcept>
@@ -42,7 +42,7 @@ const Families& families(HostLevel level) {
     }
 }
 
-// The best one that this build has. Each level asks for everything its sources are compiled with (CMakeLists.txt).
+// The best level in this build. Each level requires everything its sources are compiled with (CMakeLists.txt).
 HostLevel best_host_level() {
 #if defined(__x86_64__)
     __builtin_cpu_init();

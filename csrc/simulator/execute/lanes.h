@@ -1,4 +1,4 @@
-// simulator/execute/lanes.h: sixteen lanes at a time as compiler vectors: the one place that knows the host's width.
+// simulator/execute/lanes.h: sixteen lanes at a time as compiler vectors: the only file that depends on the host's vector width.
 // SPDX-License-Identifier: MIT
 //
 // Sources that include this are compiled once per host level, with HIPKITTENS_HOST_LEVEL naming the level and its
@@ -18,10 +18,11 @@
 #error "compile with -DHIPKITTENS_HOST_LEVEL=portable|avx2|avx512|avx512_bf16"
 #endif
 
-// Never an ordinary inline function: the linker may keep the AVX-512 copy of one for the portable level too.
+// Never an ordinary inline function: the linker may keep its AVX-512 copy for the portable level too.
 #define HIPKITTENS_INLINE static inline __attribute__((always_inline))
 
-// For what takes many instructions where the host has no wide ones: inlined at the AVX-512 levels only.
+// For functions that take many instructions on hosts without wide vectors: inlined at the AVX-512 levels
+// only.
 #if defined(__AVX512F__)
 #define HIPKITTENS_LARGE HIPKITTENS_INLINE
 #define HIPKITTENS_QUARTERS _Pragma("GCC unroll 4")
@@ -45,7 +46,7 @@ typedef float f32x8 __attribute__((vector_size(32)));
 typedef int32_t i32x8 __attribute__((vector_size(32)));
 typedef uint32_t u32x8 __attribute__((vector_size(32)));
 
-// Applies `what` to the vector in pieces that the host has an instruction for.
+// Applies `what` to the vector in pieces for which the host has an instruction.
 template <class Piece, class Vector, class What, class... More>
 HIPKITTENS_INLINE Vector in_pieces(What what, const Vector& a, const More&... more) {
     constexpr int count = sizeof(Vector) / sizeof(Piece);
@@ -64,7 +65,7 @@ HIPKITTENS_INLINE Vector in_pieces(What what, const Vector& a, const More&... mo
 
 template <class Vector>
 HIPKITTENS_INLINE Vector load_quarter(const Wave* wave, uint32_t offset, uint32_t stride, int quarter) {
-    // Rows are reinterpreted freely (a register has no type), so every access may alias every other.
+    // Rows are reinterpreted freely (registers are untyped), so every access may alias every other.
     typedef Vector Row __attribute__((may_alias));
     return *reinterpret_cast<const Row*>(at(wave, offset + stride * quarter));
 }
@@ -180,17 +181,17 @@ HIPKITTENS_LARGE f32x16 narrow(Wide<f64x8> value) {
 #endif
 }
 
-// a where the truth value is -1, b where it is 0.
+// Selects a where the truth value is -1, b where it is 0.
 template <class Truth, class Vector>
 HIPKITTENS_INLINE Vector pick(Truth truth, Vector a, Vector b) {
 #if defined(__AVX512F__)
     return truth ? a : b;
 #else
-    return (Vector)(((Truth)a & truth) | ((Truth)b & ~truth));  // GCC would go lane by lane
+    return (Vector)(((Truth)a & truth) | ((Truth)b & ~truth));  // GCC would process it lane by lane
 #endif
 }
 
-// Comparisons that much else is made of. As operators they are what GCC takes lane by lane where the host is narrow.
+// Comparisons that many other functions use. GCC would compile the operators lane by lane on narrow hosts.
 HIPKITTENS_INLINE i32x16 is_nan(f32x16 a) {
 #if defined(__AVX512F__)
     return a != a;
@@ -230,7 +231,7 @@ HIPKITTENS_INLINE i64x8 is_greater(f64x8 a, f64x8 b) {
 #endif
 }
 
-// Vectors as wide as the host's own need no such help.
+// Vectors of the host's own width need no such help.
 template <class Vector>
 HIPKITTENS_INLINE auto is_greater(Vector a, Vector b) {
     return a > b;
@@ -240,8 +241,8 @@ HIPKITTENS_INLINE auto is_nan(Vector a) {
     return a != a;
 }
 
-// The sum of a and b with the bits that rounding drops collected in the last place ("round to odd"), so that rounding
-// it again to a type at least two bits narrower gives the correctly rounded sum.
+// The sum of a and b, with the bits that rounding drops collected in the last place ("round to odd"), so that
+// rounding it again to a type at least two bits narrower gives the correctly rounded sum.
 template <class Float, class Bits>
 HIPKITTENS_INLINE Float add_round_to_odd(Float a, Float b) {
     const Float sum = a + b, part = sum - a;
@@ -312,7 +313,7 @@ HIPKITTENS_INLINE Float round_by_magic(Float a, Float magic, Bits sign_bit, Bits
 template <Rounding how>
 HIPKITTENS_LARGE f32x16 round_to_integral(f32x16 a) {
     [[maybe_unused]] constexpr int mode =
-        static_cast<int>(how) | 8;  // the order of Rounding is that of x86; no exceptions
+        static_cast<int>(how) | 8;  // Rounding has x86's order; no exceptions
 #if defined(__AVX512F__)
     return (f32x16)_mm512_roundscale_ps((__m512)a, mode);
 #elif defined(__AVX2__)
@@ -334,7 +335,7 @@ HIPKITTENS_LARGE f64x8 round_to_integral(f64x8 a) {
 #endif
 }
 
-// a * 2^n for integral n, rounded once. A NaN in n is returned, quieted.
+// a * 2^n for integral n, rounded once. A NaN in n is returned quieted.
 HIPKITTENS_LARGE f32x16 scale_by_power(f32x16 a, f32x16 n) {
 #if defined(__AVX512F__)
     return (f32x16)_mm512_scalef_ps((__m512)a, (__m512)n);
@@ -343,7 +344,7 @@ HIPKITTENS_LARGE f32x16 scale_by_power(f32x16 a, f32x16 n) {
     const f32x16 inside = pick(is_greater(-limit, below), -limit, below);
     const Wide<f64x8> value = widen(a), power = widen(inside);
     auto scaled = [](f64x8 v, f64x8 p) __attribute__((always_inline)) {
-        // 2^52 * 1.5 + p has p + 1023 << 52 in reach of one shift.
+        // In 2^52 * 1.5 + p, p + 1023 << 52 can be extracted with one shift.
         const i64x8 biased = (i64x8)(p + (6755399441055744.0 + 1023.0));
         return v * (f64x8)(biased << 52);
     };

@@ -15,11 +15,11 @@ using memory::LdsAccess;
 
 namespace {
 
-// The latest conflicts of an instruction, which mostly repeat: the same distances between lanes from another
-// dword on meet the same banks, or all of them turned alike.
+// The latest conflicts of an instruction, which mostly repeat: the same distances between lanes, starting at
+// another dword, hit the same banks, or the same banks all rotated alike.
 struct KnownConflicts {
     uint64_t lanes = 0;
-    uint32_t access = 0, bytes = 0;  // no access has 0
+    uint32_t access = 0, bytes = 0;  // no access has size 0
     uint32_t first = 0, cycles = 0;
     uint32_t distance[64];
 };
@@ -58,7 +58,7 @@ void count_lds_access(Wave* wave, const Step* step, const uint32_t* address) {
 
 namespace {
 
-// The access of which `step` describes one half: read2 and write2 count as two.
+// Counts the access of which `step` describes one half: read2 and write2 count as two.
 HIPKITTENS_INLINE void count_if_asked(Wave* wave, const Step* step, const PendingOperation* operation) {
     if (__builtin_expect(step->extra[2] & memory_flag::count_conflicts, 0)) {
         count_lds_access(wave, step, operation->lds_address);
@@ -128,7 +128,7 @@ void complete_read2(Wave* wave, PendingOperation* operation) {
     if (!operation->lanes) return;
     load_rows<dwords>(pointers(wave, operation), operation->rows, operation->lanes, all_lanes);
     LdsPointers second = pointers(wave, operation);
-    // The second address wraps on its own, so the distance is added to each offset.
+    // The second address wraps independently, so the distance is added to each offset.
     for (int lane = 0; lane < 64; ++lane) operation->lds_address[lane] += operation->lds_offset;
     load_rows<dwords>(second, operation->rows + 256 * dwords, operation->lanes, all_lanes);
 }
@@ -144,7 +144,7 @@ void complete_write(Wave* wave, PendingOperation* operation) {
     store_captured<bytes>(pointers(wave, operation), operation->data, operation->lanes);
 }
 
-// d16_hi: bits 16 and up of the register.
+// d16_hi: bits 16 and above of the register.
 template <int bytes>
 void complete_write_high(Wave* wave, PendingOperation* operation) {
     for (uint64_t left = operation->lanes; left; left &= left - 1) {

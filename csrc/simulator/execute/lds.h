@@ -13,8 +13,9 @@ bool bind_lds_transpose(const isa::Instruction& instruction, StepBuilder& builde
 
 void count_lds_access(Wave* wave, const Step* step, const uint32_t* address);
 
-// Records the 64 LDS addresses and returns the active lanes of which [address, address + bytes) is not inside
-// LDS. Addresses wrap at 32 bits, as LLVM assumes when it folds an offset into a negative base.
+// Records the 64 LDS addresses and returns the active lanes whose range [address, address + bytes) is not
+// entirely inside LDS. Addresses wrap at 32 bits, as LLVM assumes when it folds an offset into a negative
+// base.
 HIPKITTENS_INLINE uint64_t record_lds_addresses(Wave* wave, const Step* step, PendingOperation* operation) {
     const uint32_t bytes = step->extra[0];
     const uint32_t limit = wave->lds_bytes - bytes;

@@ -1,4 +1,4 @@
-// simulator/execute/lds_atomics.cpp: atomics on the local data share, with and without the value from before.
+// simulator/execute/lds_atomics.cpp: atomics on the local data share, with and without returning the previous value.
 // SPDX-License-Identifier: MIT
 #include "simulator/execute/atomics.h"
 #include "simulator/execute/lds.h"

@@ -8,7 +8,7 @@ using isa::Opcode;
 
 namespace {
 
-constexpr int second_data = 128;  // dwords into PendingOperation::data
+constexpr int second_data = 128;  // offset in dwords in PendingOperation::data
 
 template <int dwords>
 const Step* issue_exchange2(Wave* wave, const Step* step) {
@@ -36,7 +36,7 @@ void complete_exchange2(Wave* wave, PendingOperation* operation) {
     for (uint64_t left = operation->lanes; left; left &= left - 1) {
         const int lane = __builtin_ctzll(left);
         for (int which = 0; which < 2; ++which) {
-            // A 32-bit sum: the second access may lie below the first.
+            // A 32-bit sum: the second access may be below the first.
             const uint32_t address = operation->lds_address[lane] + (which ? operation->lds_offset : 0);
             uint8_t* place = wave->lds + address;
             uint32_t old[dwords];

@@ -1,4 +1,4 @@
-// simulator/execute/lds_permute.cpp: lanes trade values: ds_permute, ds_bpermute, ds_swizzle.
+// simulator/execute/lds_permute.cpp: exchanges of values between lanes: ds_permute, ds_bpermute, ds_swizzle.
 // SPDX-License-Identifier: MIT
 #include "simulator/execute/lds.h"
 #include "simulator/memory/lane_swizzle.h"
@@ -9,7 +9,7 @@ using isa::Opcode;
 
 namespace {
 
-// The result exists at issue, but like every LDS instruction it shows up when lgkmcnt says so.
+// The result exists at issue, but as for every LDS instruction it becomes visible when lgkmcnt allows.
 void complete_values(Wave*, PendingOperation* operation) {
     write_row_from(operation->rows, operation->data, operation->lanes, all_lanes);
 }
@@ -38,7 +38,7 @@ HIPKITTENS_INLINE void gather_lanes(uint32_t* values, const uint32_t* data, cons
             _mm512_maskz_loadu_epi32(static_cast<__mmask16>(exec >> (16 * quarter)), data + 16 * quarter);
     }
     for (int quarter = 0; quarter < 4; ++quarter) {
-        // permutex2var looks at five bits of the lane number, the sixth picks the half of the wave.
+        // permutex2var uses five bits of the lane number; the sixth selects the half of the wave.
         const __m512i lane = (__m512i)from[quarter];
         const __m512i low = _mm512_permutex2var_epi32(source[0], lane, source[1]);
         const __m512i high = _mm512_permutex2var_epi32(source[2], lane, source[3]);
@@ -69,7 +69,7 @@ const Step* issue_bpermute(Wave* wave, const Step* step) {
     return queue_values(wave, step, operation);
 }
 
-// Of several lanes that send to one, the highest wins; a lane nobody sends to gets 0.
+// If several lanes send to one lane, the highest wins; a lane that nobody sends to gets 0.
 const Step* issue_permute(Wave* wave, const Step* step) {
     PendingOperation* operation = peek_operation(wave);
     const uint32_t* data = reinterpret_cast<const uint32_t*>(at(wave, step->source[1]));

@@ -1,4 +1,4 @@
-// simulator/execute/lds_transpose.cpp: the transposed matrix reads of gfx950.
+// simulator/execute/lds_transpose.cpp: the transposing matrix reads of gfx950.
 // SPDX-License-Identifier: MIT
 //
 // Sixteen lanes read a small matrix with sixteen columns, each lane a run of consecutive elements of one row,
@@ -53,7 +53,8 @@ void complete_16(Wave* wave, PendingOperation* operation) {
     for (int group = 0; group < 4; ++group) {
         uint8_t* place = operation->rows + 64 * group;
 #if defined(__AVX512BW__)
-        // Eight lanes hold two rows of sixteen elements; the two of a column are a dword of the result.
+        // Eight lanes hold two rows of sixteen elements; the two elements of a column form a dword of the
+        // result.
         const __m512i pairs = _mm512_or_si512(
             _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
             _mm512_slli_epi32(
@@ -75,7 +76,7 @@ void complete_16(Wave* wave, PendingOperation* operation) {
     }
 }
 
-// bits: 4, 6 or 8 an element.
+// bits: 4, 6 or 8 per element.
 template <int bits, int bytes>
 void complete_narrow(Wave* wave, PendingOperation* operation) {
     if (!operation->lanes) return;

@@ -1,4 +1,4 @@
-// simulator/execute/matrix.cpp: MFMA: from an instruction to the function that multiplies, and its operands.
+// simulator/execute/matrix.cpp: MFMA: maps an instruction to the function that multiplies, and to its operands.
 // SPDX-License-Identifier: MIT
 #include "simulator/execute/families.h"
 #include "simulator/execute/matrix_dot.h"
@@ -20,7 +20,7 @@ typedef void (*Multiply)(const MatrixOperands&);
 
 struct Meaning {
     Multiply multiply = nullptr;
-    Handler handler = nullptr;  // multiply, with the registers used in place
+    Handler handler = nullptr;  // multiplies, using the registers in place
     uint8_t size = 0, blocks = 0;
     bool is_f64 = false;
 };
@@ -41,13 +41,13 @@ const Step* run_in_place(Wave* wave, const Step* step) {
     return step + 1;
 }
 
-// Step::immediate of run_on_copies.
+// Encoded in Step::immediate of run_on_copies.
 struct Modifiers {
     uint32_t cbsz : 3, abid : 4, blgp : 3, negate : 3, size : 7, blocks : 5, is_f64 : 1;
 };
 
-// CBSZ and ABID: each run of 2^CBSZ blocks takes the A of its block ABID. A lane of A, in terms of the lane
-// that is read:
+// CBSZ and ABID: each run of 2^CBSZ blocks uses the A of its block ABID. Returns the lane to read for a lane
+// of A.
 int a_lane(int lane, Modifiers modifiers) {
     if (modifiers.cbsz == 0) return lane;
     const int size = modifiers.size;
@@ -65,7 +65,7 @@ int b_lane(int lane, uint32_t blgp) {
     return lane % 16 + (static_cast<int>(blgp) - 4) * 16;
 }
 
-// For operands that overlap the destination, and for permuted or negated ones.
+// For operands that overlap the destination, and for permuted or negated operands.
 const Step* run_on_copies(Wave* wave, const Step* step) {
     constexpr int most_ab = 8, most_c = 32;  // registers
     alignas(64) uint32_t a[most_ab * 64], b[most_ab * 64], c[most_c * 64];
@@ -269,10 +269,10 @@ bool bind_matrix(const Instruction& instruction, StepBuilder& builder) {
     const bool c_is_register = c.is_vgpr() || c.is_agpr();
     const uint32_t negate = meaning.is_f64 ? (instruction.neg | instruction.blgp) & 7u : 0;
     const uint32_t blgp = meaning.is_f64 ? 0 : instruction.blgp;
-    // One block has nobody to broadcast to.
+    // A single block has no other block to broadcast to.
     if ((1 << instruction.cbsz) > meaning.blocks || instruction.abid >= 1 << instruction.cbsz) return false;
 
-    if (!c_is_register) c.dwords = meaning.is_f64 ? 2 : 1;  // a constant is one value, whatever C's size
+    if (!c_is_register) c.dwords = meaning.is_f64 ? 2 : 1;  // a constant is one value, whatever the size of C
     const StepBuilder::Source c_source = builder.source(instruction, c);
     const bool shares =
         overlaps(d, a) || overlaps(d, b) || (c_is_register && overlaps(d, c) && d.code != c.code);
@@ -282,7 +282,7 @@ bool bind_matrix(const Instruction& instruction, StepBuilder& builder) {
     step.source[1] = builder.offset_of(b.code);
     step.source[2] = c_source.offset;
     step.stride[2] = c_source.stride;
-    // Registers of C are rows; of a constant there is one row (two for f64).
+    // Registers of C are separate rows; a constant has one row (two for f64).
     step.extra[0] = c_is_register ? layout::vector_row_bytes : meaning.is_f64 ? layout::scalar_row_bytes : 0;
     step.extra[1] = instruction.operands[0].dwords;
     if (shares || instruction.cbsz || blgp || negate) {

@@ -1,24 +1,22 @@
-// simulator/execute/matrix_arithmetic.h: how a matrix instruction adds up its products; vectors as wide as
+// simulator/execute/matrix_arithmetic.h: how a matrix instruction sums its products; vectors as wide as
 // the host's.
 // SPDX-License-Identifier: MIT
 //
-//   strict  D = fma(A[k], B[k], D) for k = 0, 1, ..., starting from C: one rounding to nearest even per k,
-//   denormals kept,
-//           every NaN result is 0x7fc00000. The same bits at every host level.
-//   fast    as strict, except at avx512_bf16 with bf16 operands: there the host's vdpbf16ps adds k in pairs,
-//   the odd k of
-//           a pair first, each with one rounding, and takes denormal inputs and results as zero. Floats of 8, 6 and 4
-//           bits, which are bf16 values as they stand, are added up like bf16 ones; runs of k may take turns.
-//   exact   the CDNA3 rule that MMA-Sim derived from hardware (arXiv 2511.10909): see matrix_exact.h. f32 and
-//   f64 are
-//           k-sequential fused multiply-adds there too. For gfx950 an assumption: no rule is published.
+// strict  D = fma(A[k], B[k], D) for k = 0, 1, ..., starting from C: one rounding to nearest even per k,
+//         denormals kept, every NaN result is 0x7fc00000. The same bits at every host level.
+// fast    like strict, except at avx512_bf16 with bf16 operands: there the host's vdpbf16ps adds k in pairs,
+//         the odd k of a pair first, each with one rounding, and treats denormal inputs and results as zero.
+//         Floats of 8, 6 and 4 bits, all of which are bf16 values, are summed like bf16 ones; runs of k may
+//         be interleaved.
+// exact   the CDNA3 rule that MMA-Sim derived from hardware (arXiv 2511.10909): see matrix_exact.h. f32 and
+//         f64 are k-sequential fused multiply-adds there too. For gfx950 an assumption: no rule is published.
 #pragma once
 
 #include "simulator/execute/lanes.h"
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
-// A vector wider than the host's registers would go through memory (and take the compiler minutes).
+// A vector wider than the host's registers would be spilled to memory (and take the compiler minutes).
 #if defined(__AVX512F__)
 inline constexpr int matrix_width = 16;
 #elif defined(__AVX2__)
@@ -41,7 +39,7 @@ HIPKITTENS_INLINE void store_vector(void* place, Vector value) {
     memcpy(__builtin_assume_aligned(place, sizeof(Vector)), &value, sizeof(Vector));
 }
 
-// Half as many elements, and those in twice the bits.
+// Half as many elements, each with twice the bits.
 typedef float MatrixHalfFloats __attribute__((vector_size(2 * matrix_width)));
 typedef int32_t MatrixHalfInts __attribute__((vector_size(2 * matrix_width)));
 typedef double MatrixDoubles __attribute__((vector_size(4 * matrix_width)));
@@ -55,7 +53,8 @@ HIPKITTENS_INLINE Half half_of(const Whole& whole, int which) {
     return half;
 }
 
-// What the host does in a few instructions is inlined; the hundred that it takes without them are called.
+// Operations that the host performs in a few instructions are inlined; the equivalents of about a hundred
+// instructions are called.
 #if defined(__AVX2__)
 #define HIPKITTENS_MATRIX_INLINE HIPKITTENS_INLINE
 #else
@@ -82,15 +81,15 @@ HIPKITTENS_MATRIX_INLINE MatrixFloats fused_multiply_add(MatrixFloats a, MatrixF
 #endif
 }
 HIPKITTENS_INLINE MatrixFloats fused_multiply_add(float a, MatrixFloats b, MatrixFloats c) {
-    return fused_multiply_add(a - MatrixFloats{}, b, c);  // a - 0 keeps the sign of a zero
+    return fused_multiply_add(a - MatrixFloats{}, b, c);  // a - 0 preserves the sign of a zero
 }
 
 HIPKITTENS_INLINE MatrixFloats canonical_nan(MatrixFloats value) {
     return value == value ? value : (MatrixFloats)(MatrixInts{} + 0x7fc00000);
 }
 
-// The multiplicand formats. `unpack` gives element `e` of some dwords as f32 (all conversions are exact). For
-// the exact rule: how many k it adds at once, and the exponent of the smallest normal number.
+// The multiplicand formats. `unpack` returns element `e` of some dwords as f32 (all conversions are exact).
+// For the exact rule: how many k it adds at once, and the exponent of the smallest normal number.
 struct Bf16 {
     static constexpr bool is_bf16 = true;
     static constexpr int per_dword = 2;
@@ -116,8 +115,8 @@ struct F16 {
         return (MatrixFloats)_mm256_cvtph_ps(
             _mm_packus_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1)));
 #else
-        // Exponent and fraction as those of an f32, which is 2^112 too small: one exact multiplication mends
-        // it.
+        // Exponent and fraction in f32 positions give a value that is too small by 2^112; one exact
+        // multiplication corrects it.
         const MatrixFloats magnitude = (MatrixFloats)((half & 0x7fffu) << 13) * 0x1p112f;
         const MatrixBits special = (half & 0x7c00u) == 0x7c00u ? MatrixBits{} + 0x7f800000u : MatrixBits{};
         return (MatrixFloats)((MatrixBits)magnitude | special | (half & 0x8000u) << 16);
@@ -134,7 +133,7 @@ struct F32 {
     static constexpr int smallest_exponent = -126;
 };
 
-// xf32 (TF32): an f32 of which the multiplier takes 10 bits of fraction; the others are cut off.
+// xf32 (TF32): an f32 of which the multiplier uses 10 fraction bits; the others are truncated.
 struct Xf32 {
     static constexpr bool is_bf16 = false;
     static constexpr int per_dword = 1;
@@ -153,7 +152,7 @@ template <int fraction_bits, Float8 kind>
 struct Byte {
     static constexpr bool is_bf16 = false;
     static constexpr int per_dword = 4;
-    static constexpr int group = 16;  // even and odd k apart
+    static constexpr int group = 16;  // even and odd k are separate
     static constexpr int fraction = fraction_bits;
     static constexpr int bias = (fraction_bits == 3 ? 7 : 15) + (kind == Float8::fnuz);
     static constexpr int smallest_exponent = 1 - bias;
@@ -189,7 +188,7 @@ using Fp8 = Byte<3, kind>;
 template <Float8 kind>
 using Bf8 = Byte<2, kind>;
 
-// Signed bytes; products and sums are integers modulo 2^32.
+// Signed bytes; products and accumulators are integers modulo 2^32.
 struct I8 {
     static constexpr int per_dword = 4;
     HIPKITTENS_INLINE MatrixInts unpack(MatrixBits dwords, int e) {

@@ -21,7 +21,7 @@ void multiply_dot(const MatrixOperands& operands) {
         const int first_vgpr = block * size * size / 64;
         const uint8_t* const a = operands.a + (ShapeOf::blocks == 1 ? 0 : block * size * 4);
         const uint8_t* const b = operands.b + (ShapeOf::blocks == 1 ? 0 : block * size * 4);
-        // All of B fits in registers beside the accumulators.
+        // All of B fits in registers together with the accumulators.
         __m512i right[pairs][columns];
 #pragma GCC unroll 16
         for (int pair = 0; pair < pairs; ++pair) {

@@ -1,4 +1,4 @@
-// simulator/execute/matrix_exact.cpp: one group of the CDNA3 rule for one element: the rule as it is written.
+// simulator/execute/matrix_exact.cpp: one group of the CDNA3 rule for one element, as the rule is stated.
 // SPDX-License-Identifier: MIT
 #include "simulator/execute/matrix_exact.h"
 
@@ -28,7 +28,7 @@ float exact_group(const float* a, int a_step, const float* b, int b_step, int co
                   float c) {
     double significands[8];
     int exponents[8], largest = -1000;
-    // Infinities and NaN, products too large for f32 included, decide alone.
+    // If there are infinities, NaN, or products too large for f32, they alone determine the result.
     double special = __builtin_isfinite(c) ? 0.0 : c;
     for (int k = 0; k < count; ++k) {
         const float x = a[k * a_step], y = b[k * b_step];

@@ -28,11 +28,11 @@
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
-// One group for one element of D: `a` and `b` point to its first k, the next ones are `a_step` and `b_step`
-// further.
+// One group for one element of D: `a` and `b` point to its first k, consecutive k are `a_step` and `b_step`
+// apart.
 float exact_group(const float* a, int a_step, const float* b, int b_step, int count, int smallest_exponent,
                   float c);
-// The sum of the products where some are infinite or NaN.
+// The sum of the products if some are infinite or NaN.
 float special_sum(const float* a, int a_step, const float* b, int b_step, int count, float c);
 
 namespace exact {
@@ -54,7 +54,7 @@ HIPKITTENS_INLINE bool any(MatrixInts truth) {
 #endif
 }
 
-// One operand of one block: elements divided by 2^(largest exponent of their row and group), and the
+// One operand of one block: elements divided by 2^(largest exponent of their row and group), and those
 // exponents.
 template <int size, int depth, int group>
 struct Aligned {
@@ -78,7 +78,7 @@ HIPKITTENS_INLINE void align(const float* from, int smallest_exponent, Aligned<s
                 exponents[k] = value == 0.0f ? MatrixInts{} + no_exponent : exponents[k];
                 largest = larger(largest, exponents[k]);
             }
-            // 2^-127 is no normal number; the rest of a zero row does not matter.
+            // 2^-127 is not a normal number; the rest of a zero row does not matter.
             largest = largest > 126 ? MatrixInts{} + 126 : largest < -126 ? MatrixInts{} - 126 : largest;
             store_vector(to.largest + first / group * size + row, largest);
             const MatrixFloats scale = power_of_two(-largest);
@@ -95,8 +95,8 @@ HIPKITTENS_INLINE void align(const float* from, int smallest_exponent, Aligned<s
 
 // Step 3. S is in units of 2^(exponent - 24); a finite C is significand * 2^(c_exponent - 24).
 #if defined(__AVX512F__)
-// Sums of 40 bits in 64-bit integers, whose right shift is the cut toward minus infinity.
-// (Vector operators and zero-masked forms: g++ 12 warns about the undefined value inside the plain
+// Sums of 40 bits in 64-bit integers, whose right shift truncates toward minus infinity. (Vector
+// operators and zero-masked forms: g++ 12 warns about the undefined value inside the plain
 // intrinsics.)
 HIPKITTENS_INLINE i64x8 widen_half(i32x16 value, bool high) {
     const i32x8 half = high ? __builtin_shufflevector(value, value, 8, 9, 10, 11, 12, 13, 14, 15)
@@ -242,7 +242,7 @@ void multiply_exact(const MatrixOperands& operands) {
     }
 }
 
-// fp8 and bf8. All products of two of them are normal f32 numbers, so nothing has to be scaled beforehand.
+// fp8 and bf8. Every product of two of them is a normal f32 number, so nothing has to be scaled in advance.
 template <class Format, class FormatOfB, class ShapeOf>
 void multiply_exact_bytes(const MatrixOperands& operands) {
     using namespace exact;
@@ -278,7 +278,7 @@ void multiply_exact_bytes(const MatrixOperands& operands) {
                 c = load_vector<MatrixFloats>(sums);
             }
             for (int first = 0; first < depth; first += group) {
-                // Unsigned: the products of an infinity or NaN, whose sum nobody looks at, may overflow.
+                // Unsigned: the products of an infinity or NaN, whose sum is not used, may overflow.
                 MatrixBits sum[2];
                 MatrixInts exponent[2];
                 for (int parity = 0; parity < 2; ++parity) {
@@ -308,7 +308,7 @@ void multiply_exact_bytes(const MatrixOperands& operands) {
     }
 }
 
-// The 4 x 4 shapes, one element after the other.
+// The 4 x 4 shapes, one element at a time.
 template <class Format, int depth>
 void multiply_exact_4x4(const MatrixOperands& operands) {
     constexpr int vgprs = depth / Format::per_dword, group = depth < Format::group ? depth : Format::group;

@@ -6,7 +6,7 @@ namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
 namespace {
 
-// A double is split over the same lane of two registers.
+// A double is split across the same lane of two registers.
 double get(const uint8_t* from, int vgpr, int lane) {
     double value;
     memcpy(&value, from + vgpr * 256 + lane * 4, 4);

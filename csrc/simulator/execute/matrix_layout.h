@@ -23,7 +23,7 @@ struct Shape {
     static_assert(blocks == 1 || size * blocks == 64);
 };
 
-// Where row `row`, column `column` of a block of D lives, from the block's first register.
+// Where row `row`, column `column` of a block of D is stored, relative to the block's first register.
 template <int size>
 HIPKITTENS_INLINE constexpr int output_register(int row) {
     return size == 32 ? 4 * (row / 8) + row % 4 : row % 4;

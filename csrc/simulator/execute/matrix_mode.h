@@ -6,7 +6,7 @@
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
-// Matrix cores round to nearest even and keep denormals whatever MODE says; the host's MXCSR holds MODE's f32
+// Matrix cores round to nearest even and keep denormals regardless of MODE; the host's MXCSR holds MODE's f32
 // settings.
 class MatrixMode {
   public:

@@ -2,12 +2,12 @@
 // scales.
 // SPDX-License-Identifier: MIT
 //
-// A lane holds 32 elements of one row of A (column of B), lowest bits first; CBSZ and BLGP name the formats.
-// 6- and 4-bit elements are 32 consecutive k; 8-bit ones two runs of 16, half of the depth apart (as AMD's
-// rocjitsu has them). A scale is a power of two, 2^(byte - 127), for 32 consecutive k of a row: that of k
-// block j is in lane j * size + row, in the byte that OP_SEL (low bit) and OP_SEL_HI choose; 255 is NaN.
-// Every k is one fused multiply-add of the scaled product, rounded once: no rule of the hardware's is published, so
-// arithmetic exact is strict. Fast adds the scaled elements up as bf16 ones (matrix_arithmetic.h).
+// A lane holds 32 elements of one row of A (column of B), lowest bits first; CBSZ and BLGP select the formats.
+// 6- and 4-bit elements are 32 consecutive k; 8-bit ones are two runs of 16, half of the depth apart (as in AMD's
+// rocjitsu). A scale is a power of two, 2^(byte - 127), for 32 consecutive k of a row: that of k
+// block j is in lane j * size + row, in the byte that OP_SEL (low bit) and OP_SEL_HI select; 255 is NaN.
+// Every k is one fused multiply-add of the scaled product, rounded once: no rule of the hardware is published, so
+// arithmetic exact is strict. Fast sums the scaled elements like bf16 ones (matrix_arithmetic.h).
 #include "simulator/execute/matrix_scaled.h"
 
 #include "simulator/execute/matrix_dot.h"
@@ -31,7 +31,7 @@ constexpr float power_of_two(int n) {
     return value;
 }
 
-// Every pattern of a format with its value (OCP 8-bit floating point; OCP microscaling
+// Every bit pattern of a format with its value (OCP 8-bit floating point; OCP microscaling
 // formats).
 struct Values {
     float of[256];
@@ -58,7 +58,7 @@ template <int size, int depth>
 struct Unpacked {
     alignas(64) float value[depth * size];
     int exponent[depth / 32][size];  // of the scale
-    bool is_plain;                   // all scales are near enough to 1 for f32 to hold the scaled elements
+    bool is_plain;                   // all scales are close enough to 1 for f32 to hold the scaled elements
 };
 
 template <int size, int depth>
@@ -95,7 +95,7 @@ void unpack(const uint8_t* from, uint32_t format, const uint8_t* scales, uint32_
         for (int row = 0; row < size; ++row) {
             int& exponent = to.exponent[block][row];
             if (exponent > -90 && exponent < 90) continue;
-            // Zeros stay zeros, whatever their scale: where memory ends, buffer loads return zeros as both.
+            // Zeros stay zeros for any scale: past the end of memory, buffer loads return zeros for both.
             bool has_values = exponent == 255;
             for (int k = block * 32; k < block * 32 + 32; ++k) has_values |= to.value[k * size + row] != 0;
             if (has_values)
@@ -106,7 +106,7 @@ void unpack(const uint8_t* from, uint32_t format, const uint8_t* scales, uint32_
     }
 }
 
-// With scales that f32 cannot hold: products and scales in double, where they are exact.
+// For scales that f32 cannot hold: products and scales in double, where they are exact.
 template <int size, int depth>
 void multiply_far(const MatrixOperands& operands, const Unpacked<size, depth>& a,
                   const Unpacked<size, depth>& b) {
@@ -152,8 +152,8 @@ const Step* run(Wave* wave, const Step* step) {
                                at(wave, step->source[2]),
                                step->dwords ? layout::vector_row_bytes : 0,
                                step->stride[2]};
-    // A, B and the scales are read here, C element by element before its D: a C that shares some of D's registers,
-    // which compilers emit for four-register results, is copied.
+    // A, B and the scales are read here, C element by element before its D: a C that shares some of D's
+    // registers, which compilers emit for four-register results, is copied.
     alignas(64) uint8_t copy_of_c[size * size * 4];
     if (__builtin_expect(control.copies_c, 0)) {
         memcpy(copy_of_c, operands.c, sizeof copy_of_c);
@@ -177,7 +177,7 @@ const Step* run(Wave* wave, const Step* step) {
 }
 
 #if defined(__AVX512BF16__)
-// Sums of bf16 products; falls back on the sequential ones for scales that bf16 has no exponents for.
+// Sums bf16 products; falls back to sequential sums for scales outside bf16's exponent range.
 template <int size, int depth>
 const Step* run_widened(Wave* wave, const Step* step) {
     ScaledControl control;

@@ -8,7 +8,8 @@
 
 namespace hipkittens::simulator {
 
-// Step::immediate of these instructions; Step::extra[0] and [1] are the offsets of the scales, stride[0] and [1] theirs.
+// Step::immediate of these instructions; Step::extra[0] and [1] are the offsets of the scales, stride[0] and
+// [1] their strides.
 struct ScaledControl {
     uint32_t a_format : 3, b_format : 3, a_byte : 2, b_byte : 2, is_scaled : 1, copies_c : 1, unused : 20;
 };
@@ -16,7 +17,7 @@ struct ScaledControl {
 #if defined(HIPKITTENS_HOST_LEVEL)
 namespace HIPKITTENS_HOST_LEVEL {
 
-// v_mfma_f32_*_f8f6f4 and v_mfma_scale_f32_*_f8f6f4. False: none of these, or formats that do not exist.
+// v_mfma_f32_*_f8f6f4 and v_mfma_scale_f32_*_f8f6f4. False: neither of these, or formats that do not exist.
 bool bind_scaled_matrix(const isa::Instruction& instruction, StepBuilder& builder);
 
 }  // namespace HIPKITTENS_HOST_LEVEL

@@ -1,4 +1,4 @@
-// simulator/execute/matrix_sparse.cpp: v_smfmac_*: D = A * B + D, where of every four k of a row of A two are given.
+// simulator/execute/matrix_sparse.cpp: v_smfmac_*: D = A * B + D, where two of every four k of a row of A are stored.
 // SPDX-License-Identifier: MIT
 //
 // A lane holds half as many elements of A as of B. Each pair of them stands among the four k at the same place of B, at
@@ -17,7 +17,7 @@ namespace {
 
 using isa::Opcode;
 
-// Step: source 0, 1, 2: A, B, the index; extra[0]: its first bit.
+// Step: sources 0, 1, 2: A, B, the index; extra[0]: its first bit.
 template <class FormatOfA, class FormatOfB, int size, int depth, class Sum>
 const Step* run(Wave* wave, const Step* step) {
     typedef typename Sum::Vector Vector;

@@ -6,7 +6,7 @@
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
-// False: not one of them.
+// False: not such an instruction.
 bool bind_sparse_matrix(const isa::Instruction& instruction, StepBuilder& builder);
 
 }  // namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL

@@ -8,7 +8,7 @@
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
-// Block `block` of an operand unpacked, element (k, row or column) at [k * size + row].
+// Block `block` of an operand, unpacked, with element (k, row or column) at [k * size + row].
 template <class Format, class ShapeOf, class Element>
 HIPKITTENS_INLINE void unpack_block(Element* to, const uint8_t* from, int block) {
     constexpr int size = ShapeOf::size, run = ShapeOf::run;
@@ -29,7 +29,7 @@ HIPKITTENS_INLINE void unpack_block(Element* to, const uint8_t* from, int block)
     }
 }
 
-// Operations of the accumulators: `Element` is what a multiplicand unpacks to.
+// Operations on accumulators; `Element` is the type a multiplicand unpacks to.
 struct FloatSum {
     typedef float Element;
     typedef MatrixFloats Vector;
@@ -113,7 +113,7 @@ void multiply_strict(const MatrixOperands& operands) {
     }
 }
 
-// Sixteen blocks of 4 x 4: lane 4 * block + column. A's rows are spread over the lanes that use them first.
+// Sixteen blocks of 4 x 4: lane 4 * block + column. A's rows are first broadcast to the lanes that use them.
 template <class Format, int depth, class Sum = FloatSum>
 void multiply_strict_4x4(const MatrixOperands& operands) {
     typedef typename Sum::Vector Vector;

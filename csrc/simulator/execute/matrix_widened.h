@@ -1,9 +1,9 @@
-// simulator/execute/matrix_widened.h: operands of 8-, 6- and 4-bit floats as bf16 ones, for the host's own bf16
+// simulator/execute/matrix_widened.h: operands of 8-, 6- and 4-bit floats converted to bf16, for the host's own bf16
 // products.
 // SPDX-License-Identifier: MIT
 //
-// All their values, scaled by powers of two that bf16's exponent has room for, are bf16 values: nothing is rounded
-// here. A widened operand is stored as the registers of bf16 operands do: rows of 64 dwords, one for each lane, a
+// All their values, scaled by powers of two within bf16's exponent range, are bf16 values: nothing is rounded
+// here. A widened operand is stored like the registers of bf16 operands: rows of 64 dwords, one per lane, with a
 // pair of k in each.
 #pragma once
 
@@ -21,7 +21,7 @@ namespace hipkittens::simulator::widened {
 
 #define HIPKITTENS_WIDENED static inline __attribute__((always_inline))
 
-// The first five as CBSZ and BLGP number them; FNUZ is gfx942's kind of 8-bit float.
+// The first five are numbered as in CBSZ and BLGP; FNUZ is gfx942's variant of 8-bit floats.
 enum class Format : uint8_t { fp8, bf8, fp6, bf6, fp4, fnuz_fp8, fnuz_bf8 };
 
 HIPKITTENS_WIDENED constexpr int bits_of(Format format) {
@@ -36,7 +36,7 @@ HIPKITTENS_WIDENED constexpr int bits_of(Format format) {
     }
 }
 
-// bf16 values by pattern: of 8-bit formats without the sign, of 4-bit ones twice.
+// bf16 values by bit pattern: 8-bit formats without the sign, 4-bit ones twice.
 struct alignas(64) Table {
     uint16_t of[128];
 };
@@ -76,7 +76,7 @@ static constexpr Table make_table(Format format) {
 template <Format format>
 inline constexpr Table table = make_table(format);
 
-// For each dword, two of its bytes as words.
+// Two bytes of each dword as words.
 HIPKITTENS_WIDENED __m512i two_bytes(__m512i dwords, int first, int second) {
     const int chosen = static_cast<int>(0x80008000u) + first + (second << 16);
     const __m512i places =
@@ -84,8 +84,8 @@ HIPKITTENS_WIDENED __m512i two_bytes(__m512i dwords, int first, int second) {
     return _mm512_shuffle_epi8(dwords, places);
 }
 
-// Bits of pair `pair` of every lane: each word of the result has its element's pattern from bit 0 on, perhaps with others'
-// bits above.
+// Bits of pair `pair` of every lane: each word of the result has its element's pattern from bit 0 on,
+// possibly with bits of other elements above.
 template <Format format>
 HIPKITTENS_WIDENED __m512i patterns(const uint8_t* from, int pair) {
     constexpr int bits = bits_of(format);
@@ -125,7 +125,8 @@ HIPKITTENS_WIDENED __m512i values(__m512i patterns) {
     return value;
 }
 
-// `powers`: what to add to each element's exponent, as bf16 bits. Zeros, infinities and NaN stay.
+// `powers`: the amount to add to each element's exponent, as bf16 bits. Zeros, infinities and NaN are
+// unchanged.
 HIPKITTENS_WIDENED __m512i scaled(__m512i value, __m512i powers) {
     const __m512i exponent = _mm512_set1_epi16(0x7f80);
     const __mmask32 finite = _mm512_cmpneq_epi16_mask(_mm512_and_si512(value, exponent), exponent);
@@ -133,7 +134,7 @@ HIPKITTENS_WIDENED __m512i scaled(__m512i value, __m512i powers) {
                                  value, powers);
 }
 
-// `pairs` pairs of k of each of 64 lanes.
+// `pairs` pairs of k for each of 64 lanes.
 template <Format format, int pairs>
 HIPKITTENS_WIDENED void widen(const uint8_t* from, uint8_t* to) {
 #pragma GCC unroll 4
@@ -145,9 +146,9 @@ HIPKITTENS_WIDENED void widen(const uint8_t* from, uint8_t* to) {
     }
 }
 
-// An operand of v_mfma_f32_*_f8f6f4: 32 elements of a lane. Of 8-bit formats these are two runs of 16, half of the depth
-// apart; they go where narrower formats have them, at 32 consecutive k. powers: for each quarter of the lanes of the
-// result; null: no scales.
+// An operand of v_mfma_f32_*_f8f6f4: 32 elements per lane. In 8-bit formats these are two runs of 16, half of
+// the depth apart; they are moved to where narrower formats have them, at 32 consecutive k. powers: for each
+// quarter of the lanes of the result; null: no scales.
 template <Format format, int size>
 HIPKITTENS_WIDENED void widen_block(const uint8_t* from, const __m512i* powers, uint8_t* to) {
     constexpr int quarters = size / 16;  // of a lane group
@@ -186,7 +187,7 @@ HIPKITTENS_WIDENED void widen_block(uint32_t format, const uint8_t* from, const 
     }
 }
 
-// Whether the 32 elements of an operand that lane `lane` has the scale of are all +0.
+// Whether the 32 elements of an operand that lane `lane` holds the scale of are all +0.
 template <int size>
 HIPKITTENS_WIDENED bool is_zero_block(uint32_t format, const uint8_t* from, int lane) {
     const auto are_zeros = [from](int of_lane, int first, int past) {
@@ -208,9 +209,9 @@ HIPKITTENS_WIDENED bool is_zero_block(uint32_t format, const uint8_t* from, int 
     return true;
 }
 
-// The powers of two of scale bytes, one for each lane, as bf16 bits to add to both elements of a pair. False: some scale is NaN, or so
-// far from one that a scaled element would leave bf16's normal numbers. Zeros have none to leave: where memory ends, buffer
-// loads return zeros as elements and as scales.
+// The powers of two of scale bytes, one per lane, as bf16 bits to add to both elements of a pair. False: some
+// scale is NaN, or so far from one that a scaled element would leave bf16's normal range. Zeros cannot leave
+// it: past the end of memory, buffer loads return zeros for elements and for scales.
 template <int size>
 HIPKITTENS_WIDENED bool powers_of(uint32_t format, const uint8_t* from, const uint8_t* scales,
                                   uint32_t quarter_bytes, uint32_t byte, __m512i* powers) {
@@ -232,7 +233,8 @@ HIPKITTENS_WIDENED bool powers_of(uint32_t format, const uint8_t* from, const ui
     return true;
 }
 
-// Both operands of a step that bind_scaled_matrix made, with their scales: 16 rows of pairs each. False as powers_of.
+// Both operands of a step made by bind_scaled_matrix, with their scales: 16 rows of pairs each. False as in
+// powers_of.
 template <int size>
 HIPKITTENS_WIDENED bool widen_operands(Wave* wave, const Step* step, const ScaledControl& control, uint8_t* a,
                                        uint8_t* b) {

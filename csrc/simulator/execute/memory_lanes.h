@@ -1,11 +1,11 @@
-// simulator/execute/memory_lanes.h: between memory, a lane's dwords together, and register rows.
+// simulator/execute/memory_lanes.h: moves data between memory, per-lane dwords, and register rows.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include "simulator/execute/lanes.h"
 #include "simulator/memory/pending_queue.h"
 
-// g++ 12 warns of the undefined operand inside its own AVX-512 intrinsics.
+// g++ 12 warns about the undefined operand inside its own AVX-512 intrinsics.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -18,7 +18,7 @@ typedef uint64_t u64x2 __attribute__((vector_size(16)));
 
 inline constexpr uint64_t all_lanes = ~uint64_t{0};
 
-// Where a lane's bytes are: from LDS offsets or from host addresses.
+// Where a lane's bytes are, from LDS offsets or from host addresses.
 struct LdsPointers {
     const uint8_t* base;
     const uint32_t* offset;
@@ -43,7 +43,7 @@ HIPKITTENS_INLINE void store_unaligned(uint8_t* place, T value) {
     memcpy(place, &value, sizeof value);
 }
 
-// Sixteen lanes of a register row: `lanes` and `valid` are 64-bit masks; a lane that is not valid gets 0.
+// Sixteen lanes of a register row: `lanes` and `valid` are 64-bit masks; an invalid lane gets 0.
 HIPKITTENS_INLINE void write_row(uint8_t* row, int quarter, u32x16 value, uint64_t lanes, uint64_t valid) {
     const uint32_t write = static_cast<uint32_t>(lanes >> (16 * quarter)) & 0xffff;
     const uint32_t good = static_cast<uint32_t>(valid >> (16 * quarter)) & 0xffff;
@@ -87,7 +87,7 @@ HIPKITTENS_INLINE void fill_rows(uint8_t* row, uint32_t rows, uint32_t pattern, 
 }
 
 #if !defined(__AVX512F__)
-// 4 x 4 dwords.
+// Transposes 4 x 4 dwords.
 HIPKITTENS_INLINE void transpose4(u32x4& a, u32x4& b, u32x4& c, u32x4& d) {
     const u32x4 ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5),
                 ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
@@ -99,7 +99,7 @@ HIPKITTENS_INLINE void transpose4(u32x4& a, u32x4& b, u32x4& c, u32x4& d) {
     d = (u32x4)__builtin_shufflevector((u64x2)ab_high, (u64x2)cd_high, 1, 3);
 }
 
-// write_row for four lanes, the low bits of the masks.
+// write_row for four lanes, given by the low bits of the masks.
 HIPKITTENS_INLINE void write_four(uint8_t* place, u32x4 value, uint64_t lanes, uint64_t valid) {
     u32x4& target = *reinterpret_cast<u32x4*>(place);
     if (__builtin_expect((lanes & valid & 15) == 15, 1)) {
@@ -133,8 +133,8 @@ HIPKITTENS_INLINE __m512i gather_qwords(HostPointers from, int eighth) {
 }
 #endif
 
-// Whether the lanes' bytes follow each other.
-// Without 64-byte vectors these are plain loops, which compilers vectorise better than wide vector types.
+// Whether the lanes' bytes are contiguous. Without 64-byte vectors these are plain loops, which compilers
+// vectorize better than wide vector types.
 HIPKITTENS_INLINE bool is_contiguous(LdsPointers from, uint32_t bytes) {
     if (from.offset[63] - from.offset[0] != 63 * bytes) return false;
 #if defined(__AVX512F__)
@@ -170,7 +170,7 @@ HIPKITTENS_INLINE bool is_contiguous(HostPointers from, uint32_t bytes) {
 #endif
 }
 
-// `dwords` consecutive dwords of each lane into as many rows.
+// Loads `dwords` consecutive dwords of each lane into as many rows.
 template <int dwords, class Pointers>
 HIPKITTENS_INLINE void load_rows(Pointers from, uint8_t* rows, uint64_t lanes, uint64_t valid) {
     if constexpr (dwords == 1) {
@@ -186,8 +186,8 @@ HIPKITTENS_INLINE void load_rows(Pointers from, uint8_t* rows, uint64_t lanes, u
     for (int quarter = 0; quarter < 4; ++quarter) {
 #if defined(__AVX512F__)
         if constexpr (dwords == 4) {
-            // z[k] takes lanes k, k+4, k+8, k+12, one to each 128-bit part; transposing within the parts then
-            // leaves every dword's lanes in order.
+            // z[k] receives lanes k, k+4, k+8, k+12, one in each 128-bit part; transposing within the parts
+            // then leaves every dword's lanes in order.
             __m512i z[4];
             for (int k = 0; k < 4; ++k) {
                 const int lane = 16 * quarter + k;
@@ -251,13 +251,13 @@ HIPKITTENS_INLINE void load_rows(Pointers from, uint8_t* rows, uint64_t lanes, u
     }
 }
 
-// Operands of stores and atomics are kept lane by lane. capture_rows<dwords> fills `data`; the bytes of
-// `lane` then start at captured_at<dwords>(lane). Three dwords take the room of four.
+// Operands of stores and atomics are stored lane by lane. capture_rows<dwords> fills `data`; the bytes of
+// `lane` then start at captured_at<dwords>(lane). Three dwords occupy the space of four.
 template <int dwords>
 constexpr int captured_at(int lane) {
     if constexpr (dwords == 1) return 4 * lane;
 #if defined(__AVX512F__)
-    // The order in which transposing within 128-bit parts leaves the lanes.
+    // The lane order that results from transposing within 128-bit parts.
     if constexpr (dwords == 2) return (lane & ~15) * 8 + (lane & 2) * 32 + (lane & 12) * 4 + (lane & 1) * 8;
     return (lane & ~15) * 16 + (lane & 3) * 64 + (lane & 12) * 4;
 #else

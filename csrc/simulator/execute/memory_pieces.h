@@ -1,4 +1,4 @@
-// simulator/execute/memory_pieces.h: loads of 8 and 16 bits into registers of 32.
+// simulator/execute/memory_pieces.h: loads of 8 and 16 bits into 32-bit registers.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -6,8 +6,8 @@
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
-// low, high: the half of the register that is written (d16, d16_hi). The other half is kept, as the ISA
-// manual's pseudocode has it; LLVM does not rely on that where SRAM ECC is on, which is always the case on
+// low, high: the half of the register that is written (d16, d16_hi). The other half is preserved, as in the
+// ISA manual's pseudocode; LLVM does not rely on that with SRAM ECC enabled, which is always the case on
 // these targets.
 enum class Piece : uint8_t { u8, i8, u16, i16, u8_low, u8_high, i8_low, i8_high, u16_low, u16_high };
 
@@ -26,7 +26,7 @@ constexpr uint32_t piece_mask(Piece p) {
     return is_low_half(p) ? 0xffff : is_high_half(p) ? 0xffff0000 : 0xffffffff;
 }
 
-// The bits as they are in the register; halves are already in position.
+// The bits as they appear in the register; halves are already in position.
 template <Piece piece>
 HIPKITTENS_INLINE uint32_t load_piece(const uint8_t* place) {
     uint32_t value;

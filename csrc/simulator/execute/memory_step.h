@@ -1,4 +1,4 @@
-// simulator/execute/memory_step.h: how memory instructions use a step, and what all do at issue.
+// simulator/execute/memory_step.h: how memory instructions use a step, and their common work at issue.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -14,7 +14,7 @@ namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 // * source[0] address register, source[1] data, source[2] second data, scalar address or descriptor
 // * immediate: byte offset
 // * extra[0] bytes per lane, extra[1] offset of the second LDS access or row of soffset, extra[2] flags
-// * data: what performs the access when it completes
+// * data: the function that performs the access when it completes
 namespace memory_flag {
 inline constexpr uint32_t poison = 1, count_conflicts = 2, is_gfx950 = 4, is_store = 8;
 inline constexpr uint32_t access_shift = 8;  // LdsAccess
@@ -28,7 +28,7 @@ static inline void set_completion(Step& step, Complete complete) {
     step.data = reinterpret_cast<const void*>(complete);
 }
 
-// What every operation with results in registers needs.
+// Common setup for operations with results in registers.
 HIPKITTENS_INLINE void begin_results(Wave* wave, const Step* step, PendingOperation* operation) {
     operation->complete = completion_of(step);
     operation->destination = step->destination;
@@ -43,7 +43,7 @@ HIPKITTENS_INLINE void poison_results(Wave* wave, const Step* step) {
     }
 }
 
-// Lanes outside `lanes` take the address of one inside, so that whoever completes the operation may read all 64.
+// Lanes outside `lanes` get the address of one inside, so that the completion may read all 64.
 template <class Address>
 HIPKITTENS_INLINE void fill_idle_lanes(Address* address, uint64_t lanes) {
     if (lanes == all_lanes || !lanes) return;
@@ -65,7 +65,7 @@ HIPKITTENS_INLINE void fill_idle_lanes(Address* address, uint64_t lanes) {
 #endif
 }
 
-// sums[lane] = row[lane] + addend; whether any of them is beyond `limit`.
+// sums[lane] = row[lane] + addend; returns whether any of them exceeds `limit`.
 HIPKITTENS_INLINE bool add_and_compare(const uint32_t* __restrict row, uint32_t addend, uint32_t limit,
                                        uint32_t* __restrict sums) {
 #if defined(__AVX512F__)
@@ -87,7 +87,7 @@ HIPKITTENS_INLINE bool add_and_compare(const uint32_t* __restrict row, uint32_t 
 #endif
 }
 
-// Lanes whose offset is beyond `limit`.
+// Lanes whose offset exceeds `limit`.
 static inline uint64_t lanes_beyond(const uint32_t* offset, uint32_t limit) {
     uint64_t lanes = 0;
     for (int lane = 0; lane < 64; ++lane) lanes |= static_cast<uint64_t>(offset[lane] > limit) << lane;
