@@ -1,4 +1,4 @@
-// simulator/bundled_code_objects.cpp: the code objects of an offload bundle, as hipModuleLoadData finds them.
+// simulator/bundled_code_objects.cpp: the code objects of an offload bundle, as found by hipModuleLoadData.
 // SPDX-License-Identifier: MIT
 #include <string>
 

@@ -1,4 +1,4 @@
-// simulator/device_memory.cpp: what hipMalloc returned and hipHostRegister named.
+// simulator/device_memory.cpp: the memory that hipMalloc returned and hipHostRegister registered.
 // SPDX-License-Identifier: MIT
 #include "simulator/device_memory.h"
 
@@ -21,8 +21,8 @@ std::string text_of(const void* pointer) {
     return text;
 }
 
-// A large allocation shows the pattern without room for it: its pages are copies-on-write of a file of poison, so that what is
-// never written (a pool that a library reserves) costs nothing.
+// A large allocation shows the pattern without consuming memory: its pages are copy-on-write pages of a file
+// of poison, so that memory that is never written (a pool that a library reserves) costs nothing.
 constexpr size_t poison_file_bytes = size_t{64} << 20;
 
 int poison_file() {
@@ -38,7 +38,7 @@ int poison_file() {
     return file;
 }
 
-// `first` begins a page, and so does what lies behind the last of `bytes`.
+// `first` and `first + bytes` are page-aligned.
 bool show_poison(uint8_t* first, size_t bytes) {
     if (poison_file() < 0) return false;
     for (size_t done = 0; done < bytes; done += poison_file_bytes) {
@@ -218,7 +218,7 @@ DeviceMemory::Regions DeviceMemory::regions() {
     return result;
 }
 
-// Never destroyed: threads may still be inside the library while the process ends.
+// Never destroyed: threads may still be inside the library while the process exits.
 DeviceMemory& device_memory() {
     static DeviceMemory& memory = *new DeviceMemory;
     return memory;

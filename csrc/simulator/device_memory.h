@@ -1,4 +1,4 @@
-// simulator/device_memory.h: what hipMalloc returned and hipHostRegister named.
+// simulator/device_memory.h: the memory that hipMalloc returned and hipHostRegister registered.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -17,33 +17,32 @@
 
 namespace hipkittens::simulator {
 
-// All simulated devices share it: guest addresses are host addresses.
+// Shared by all simulated devices: guest addresses are host addresses.
 class DeviceMemory {
   public:
-    // The last byte, rounded up to 256, is followed by a page that nobody may touch; so is the first preceded
-    // by one.
-    // `function` is who asked, for names in reports.
+    // The last byte, rounded up to 256, is followed by an inaccessible guard page; the first is preceded by one.
+    // `function` is the caller's name, for names in reports.
     void* allocate(size_t bytes, size_t capacity, bool poison, const char* function,
                    hip::hipMemoryType type = hip::hipMemoryTypeDevice);
-    void free(void* pointer);  // throws HipError for what allocate did not return
+    void free(void* pointer);  // throws HipError for a pointer allocate did not return
     void register_host(void* pointer, size_t bytes);
     void unregister_host(void* pointer);
 
     // Throws unless [pointer, pointer + bytes) is in one allocation or registered range.
     void check_device_range(const void* pointer, size_t bytes, const char* what);
-    // Throws if the range begins in an allocation and ends beyond it. Other host memory passes.
+    // Throws if the range begins in an allocation and ends outside it. Other host memory passes.
     void check_any_range(const void* pointer, size_t bytes, const char* what);
-    std::string freed_at(uint64_t address);  // the name of the freed allocation that lay there, or ""
+    std::string freed_at(uint64_t address);  // the name of the freed allocation that contained it, or ""
     bool holds(const void* pointer);
-    hip::hipMemoryType type_of(const void* pointer);  // unregistered: not held
+    hip::hipMemoryType type_of(const void* pointer);  // unregistered: unknown to HIP
     // The allocation or registered range that holds the pointer. Throws HipError if none does.
     std::pair<void*, size_t> range_of(const void* pointer);
     size_t allocated_bytes();
-    // A range that is mapped by somebody else (hipMemMap), and its end.
+    // A range that was mapped elsewhere (hipMemMap), and its removal.
     void add_mapped(void* pointer, size_t bytes);
     void remove_mapped(void* pointer);
 
-    // What a launch may touch, and the names in it, which live as long as the result.
+    // The memory a launch may touch, and its names, which live as long as the result.
     struct Regions {
         std::vector<Region> regions;
         std::vector<std::shared_ptr<const std::string>> names;
@@ -54,7 +53,7 @@ class DeviceMemory {
     void lock() { mutex_.lock(); }
     void unlock() { mutex_.unlock(); }
 
-    // A launch holds this shared: hipFree waits for running kernels, as it does on a device.
+    // A launch holds this shared: hipFree waits for running kernels, as on a device.
     std::shared_mutex launches;
 
   private:
@@ -67,7 +66,7 @@ class DeviceMemory {
         hip::hipMemoryType type = hip::hipMemoryTypeDevice;
     };
     const std::pair<const uintptr_t, Block>* find(
-        uintptr_t address) const;  // the block that begins at or below
+        uintptr_t address) const;  // the block that begins at or below it
 
     struct Freed {
         uint64_t begin, end;
@@ -75,7 +74,7 @@ class DeviceMemory {
     };
 
     std::mutex mutex_;
-    std::deque<Freed> freed_;  // the last ones, without those whose place was given out again
+    std::deque<Freed> freed_;  // the latest ones, without those whose addresses were reused
     std::map<uintptr_t, Block> blocks_;
     size_t allocated_bytes_ = 0;
     uint64_t count_ = 0;

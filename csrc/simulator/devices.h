@@ -1,4 +1,4 @@
-// simulator/devices.h: the devices this library can pretend to have.
+// simulator/devices.h: the devices that this library can simulate.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -11,10 +11,10 @@ namespace hipkittens::simulator {
 struct DeviceFacts {
     code_object::Target target;
     const char* name;
-    const char* gcn_arch_name;  // as hipDeviceProp_t::gcnArchName has it, features included
+    const char* gcn_arch_name;  // as in hipDeviceProp_t::gcnArchName, features included
     int major, minor;           // of the architecture: gfx942 is 9.4, gfx950 is 9.5
     int compute_units, xccs;
-    uint32_t lds_bytes, lds_granule;  // per compute unit and per workgroup alike
+    uint32_t lds_bytes, lds_granule;  // the same per compute unit and per workgroup
     int clock_khz, memory_clock_khz, memory_bus_bits;
     uint64_t memory_bytes;
     int l2_bytes;  // of one XCD
@@ -22,7 +22,7 @@ struct DeviceFacts {
 
 // Sources: rocm.docs.amd.com, "GPU hardware specifications" (compute units, memory, LDS, L2); CDNA3 and CDNA4
 // white papers (XCDs, bus width of eight HBM stacks); AMD data sheets (peak engine clock 2100 and 2400 MHz,
-// HBM3 5.2 Gbit/s and HBM3E 8 Gbit/s a pin, at two transfers a clock).
+// HBM3 5.2 Gbit/s and HBM3E 8 Gbit/s per pin, at two transfers per clock).
 inline constexpr DeviceFacts devices[] = {
     {code_object::Target::gfx942, "AMD Instinct MI300X (simulated)", "gfx942:sramecc+:xnack-", 9, 4, 304, 8,
      65536, 512, 2100000, 2600000, 8192, uint64_t{192} << 30, 4 << 20},
