@@ -49,7 +49,7 @@ const Step* stop(Wave* wave, const Step* next, WaveStatus status) {
     return nullptr;
 }
 
-// Only backward branches can keep a wave busy for ever, so only they count against the budget.
+// Only backward branches can keep a wave busy forever, so only they count against the budget.
 bool has_to_yield(Wave* wave) {
     constexpr int64_t branches_between_looks = 1024;
     if (--wave->budget < 0) return true;
@@ -122,7 +122,7 @@ const Step* wait_count(Wave* wave, const Step* step) {
 
 const Program& program_of(const Wave* wave) { return *wave->workgroup->dispatch->program; }
 
-// s_getpc, s_setpc, s_swappc and s_call deal in guest addresses.
+// s_getpc, s_setpc, s_swappc and s_call operate on guest addresses.
 uint64_t address_after(Wave* wave, const Step* step) {
     const Program& program = program_of(wave);
     return program.address_of(step) + program.instructions[step->instruction].bytes;
@@ -212,7 +212,8 @@ Control bind_control(const isa::Instruction& instruction, StepBuilder& builder) 
         case Opcode::s_trap:
             builder.emit(trap);
             break;
-        // Messages ask the host for interrupts or debugging; none changes what a compute kernel computes.
+        // Messages request interrupts or debugging from the host; none affects what a compute kernel
+        // computes.
         case Opcode::s_sendmsg:
             builder.emit(do_nothing);
             break;

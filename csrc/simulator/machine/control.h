@@ -10,12 +10,12 @@ namespace hipkittens::simulator {
 enum class Control : uint8_t { none, falls_through, branch, ends };
 
 // Emits the step if the machine itself handles this instruction. `branch`: Step::immediate holds the target's
-// byte address within the text and has to become a distance in steps once all steps are known.
+// byte address within the text and must be converted to a distance in steps once all steps are known.
 Control bind_control(const isa::Instruction& instruction, StepBuilder& builder);
 
-// Adds one to the workgroup's count of the block in Step::immediate.
+// Increments the workgroup's count of the block in Step::immediate.
 const Step* count_block(Wave* wave, const Step* step);
-// Bytes that are no instruction, and instructions without a meaning.
+// For bytes that are not an instruction, and instructions without a meaning.
 const Step* fault_unknown_bytes(Wave* wave, const Step* step);
 const Step* fault_no_meaning(Wave* wave, const Step* step);
 const Step* fault_missing_register(Wave* wave, const Step* step);

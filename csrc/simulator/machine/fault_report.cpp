@@ -1,4 +1,4 @@
-// simulator/machine/fault_report.cpp: a wave's fault as text for the person who has to fix it.
+// simulator/machine/fault_report.cpp: describes a wave's fault for the person who has to fix it.
 // SPDX-License-Identifier: MIT
 #include "simulator/machine/fault_report.h"
 
@@ -23,7 +23,7 @@ std::string format(const char* pattern, Arguments... arguments) {
     return text;
 }
 
-// How far `address` is from the nearest region.
+// The distance of `address` from the nearest region.
 std::string nearest_region(const Dispatch& dispatch, uint64_t address) {
     const Region* nearest = nullptr;
     uint64_t best = UINT64_MAX;
@@ -54,7 +54,7 @@ std::string nearest_region(const Dispatch& dispatch, uint64_t address) {
 SourcePlace source_of(const Program& program, uint32_t instruction) {
     const uint64_t address =
         program.text_address + program.instructions[instruction].address - program.load_offset;
-    // One launch mostly asks of several instructions, and reading a table takes longer than a small launch.
+    // A launch usually queries several instructions, and reading a table takes longer than a small launch.
     thread_local struct {
         std::weak_ptr<const std::vector<uint8_t>> file;
         std::optional<code_object::LineTable> lines;
@@ -67,7 +67,7 @@ SourcePlace source_of(const Program& program, uint32_t instruction) {
         }
         return {latest.lines->source_line(address), latest.lines->called_from(address)};
     } catch (const code_object::Error&) {
-        return {};  // a damaged line table must not hide the fault it was to explain
+        return {};  // a damaged line table must not hide the fault it should explain
     }
 }
 
@@ -106,7 +106,7 @@ std::string describe_address(const Wave& wave) {
 
 std::string describe_address(const Wave& wave, uint64_t address, uint32_t lane) {
     const std::string text = format("lane %u, address 0x%" PRIx64 "; ", lane, address);
-    // LDS addresses are offsets; nothing global is in the first page.
+    // LDS addresses are offsets; no global memory is in the first page.
     if (address < (1u << 20)) return text + format("LDS of the workgroup is %u bytes", wave.lds_bytes);
     const Dispatch& dispatch = *wave.workgroup->dispatch;
     const std::string freed = dispatch.freed_at ? dispatch.freed_at(address) : "";

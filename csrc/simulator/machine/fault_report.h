@@ -1,4 +1,4 @@
-// simulator/machine/fault_report.h: a wave's fault as text for the person who has to fix it.
+// simulator/machine/fault_report.h: describes a wave's fault for the person who has to fix it.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -14,8 +14,9 @@ struct Program;
 // distance.
 std::string describe_fault(const Wave& wave);
 
-// Where an instruction comes from: "csrc/tiles/intrinsics.h:98", and the call that the compiler inlined there, such as
-// "csrc/kernels/gemm/gemm.h:36" (code_object/line_table.h). Each is "" if the code object does not say.
+// The source position of an instruction: "csrc/tiles/intrinsics.h:98", and the call that the compiler inlined
+// there, such as "csrc/kernels/gemm/gemm.h:36" (code_object/line_table.h). Each is "" if the code object has
+// no such information.
 struct SourcePlace {
     std::string line, called_from;
 
@@ -26,12 +27,12 @@ struct SourcePlace {
 // The parts of that line.
 const char* instruction_name(const isa::Instruction& instruction);
 std::string instruction_text(const Program& program, const isa::Instruction& instruction);
-// "lane 3, address 0x10; nearest allocation ...", or "" if no address is at fault.
+// "lane 3, address 0x10; nearest allocation ...", or "" if the fault has no address.
 std::string describe_address(const Wave& wave);
 std::string describe_address(const Wave& wave, uint64_t address, uint32_t lane);
 SourcePlace source_of(const Program& program, uint32_t instruction);
 
-// The same place line for a wave that has not faulted (watchdog reports).
+// The same position line for a wave that has not faulted (watchdog reports).
 std::string describe_place(const Wave& wave, const Step* step);
 
 }  // namespace hipkittens::simulator

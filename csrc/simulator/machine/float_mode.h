@@ -1,4 +1,4 @@
-// simulator/machine/float_mode.h: MODE's rounding and denormal bits on the host.
+// simulator/machine/float_mode.h: applies MODE's rounding and denormal bits to the host.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace hipkittens::simulator {
 
-// MODE's f32 bits act on the host through MXCSR. MODE has separate bits for f64 and f16: f16 handlers work in f32 and do
-// not depend on them, f64 sets its own denormal mode around it where it differs.
+// MODE's f32 bits are applied to the host through MXCSR. MODE has separate bits for f64 and f16: f16 handlers
+// compute in f32 and do not depend on them; f64 handlers set their own denormal mode if it differs.
 static inline uint32_t host_float_mode(uint32_t mode) {
     constexpr uint32_t flush_to_zero = 1u << 15, denormals_are_zero = 1u << 6, all_masked = 0x1f80;
     // MODE.round: 0 nearest even, 1 up, 2 down, 3 zero; MXCSR.RC: 0 nearest even, 1 down, 2 up, 3 zero.
@@ -21,7 +21,7 @@ static inline uint32_t host_float_mode(uint32_t mode) {
     return csr;
 }
 
-// Before a wave runs: another one may have changed its MODE meanwhile.
+// Called before a wave runs: another wave may have changed the host's mode since.
 static inline void enter_float_mode(uint32_t mode) {
     constexpr uint32_t exceptions_seen = 0x3f;
     const uint32_t wanted = host_float_mode(mode);

@@ -1,4 +1,4 @@
-// simulator/machine/host_float_mode.h: the host's rounding and denormals while a kernel runs in a thread.
+// simulator/machine/host_float_mode.h: the rounding and denormal mode of a host thread while it runs a kernel.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace hipkittens::simulator {
 
-// Begins with the mode of the kernel's descriptor; the thread has its own again afterwards.
+// Starts with the mode of the kernel's descriptor; the thread's own mode is restored afterwards.
 class HostFloatMode {
   public:
     explicit HostFloatMode(uint8_t float_mode) : before_(_mm_getcsr()) {

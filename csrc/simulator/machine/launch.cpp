@@ -1,4 +1,4 @@
-// simulator/machine/launch.cpp: runs a grid of workgroups and says what happened.
+// simulator/machine/launch.cpp: runs a grid of workgroups and reports the result.
 // SPDX-License-Identifier: MIT
 #include "simulator/machine/launch.h"
 
@@ -66,7 +66,7 @@ std::string check(const code_object::Kernel& kernel, const LaunchRequest& reques
     return "";
 }
 
-// Sorts, and makes one region of those that overlap: two arguments may be views of one tensor.
+// Sorts the regions, and merges those that overlap: two arguments may be views of one tensor.
 void merge_overlaps(std::vector<Region>& regions) {
     std::erase_if(regions, [](const Region& region) { return region.begin >= region.end; });
     std::sort(regions.begin(), regions.end(),
@@ -84,14 +84,14 @@ void merge_overlaps(std::vector<Region>& regions) {
     if (!regions.empty()) regions.resize(kept + 1);
 }
 
-// Of the argument segment. A scalar load has 1, 2, 4, 8 or 16 dwords: LLVM loads a tail of 7 as 8, since the segment's alignment
-// keeps such a load in one page.
+// Readable bytes of the argument segment. A scalar load has 1, 2, 4, 8 or 16 dwords: LLVM loads a tail of 7
+// as 8, since the segment's alignment keeps such a load within one page.
 size_t readable_bytes(size_t argument_bytes) {
     const size_t tail = argument_bytes % 64;
     return argument_bytes - tail + (tail ? std::max<size_t>(4, std::bit_ceil(tail)) : 0);
 }
 
-// How many workgroups of this kernel the chip holds: registers, LDS and wave slots bound it.
+// The number of workgroups of this kernel that the chip holds, limited by registers, LDS and wave slots.
 uint32_t resident_limit(const code_object::Kernel& kernel, const LaunchRequest& request, uint32_t lds_bytes) {
     const uint32_t* size = request.workgroup_size;
     const uint32_t waves = (size[0] * size[1] * size[2] + 63) / 64;
@@ -219,7 +219,7 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
             stop.stop();
         }
     };
-    // Beside the launching thread, which asks whether to stop while it waits for them.
+    // They run alongside the launching thread, which polls whether to stop while it waits for them.
     std::mutex ending;
     std::condition_variable one_ended;
     const auto start_thread = [&](size_t& ended, auto body) {
@@ -249,7 +249,7 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
         for (uint32_t index = 1; index < threads; ++index)
             others.push_back(start_thread(others_ended, [&work, index] { work(index); }));
     } catch (const std::exception&) {
-        // The host gives no more threads: those there are take all workgroups.
+        // The host cannot create more threads: the existing ones process all workgroups.
     }
     LaunchReplay replay(code, grid, request.should_stop);
     if (request.debugger) {

@@ -1,4 +1,4 @@
-// simulator/machine/launch.h: runs a grid of workgroups and says what happened.
+// simulator/machine/launch.h: runs a grid of workgroups and reports the result.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -18,15 +18,15 @@ struct LaunchRequest {
     uint32_t dynamic_lds_bytes = 0;
     const void* arguments = nullptr;  // the kernel argument segment, hidden arguments filled in
     size_t argument_bytes = 0;
-    std::vector<Region> regions;  // what the kernel may touch beside its own code object and arguments
+    std::vector<Region> regions;  // memory the kernel may touch besides its own code object and arguments
     std::string (*freed_at)(uint64_t address) = nullptr;  // name of the freed allocation there, or ""
-    bool (*should_stop)() = nullptr;  // asked now and then, in the launching thread: true ends the launch
+    bool (*should_stop)() = nullptr;  // polled in the launching thread: true ends the launch
     Settings settings;
-    LaunchTrace* launch_trace = nullptr;  // follows the launch; settings.trace are its steps
-    Debugger* debugger = nullptr;         // follows the launch, which then takes one thread
+    LaunchTrace* launch_trace = nullptr;  // follows the launch; its steps are settings.trace
+    Debugger* debugger = nullptr;         // follows the launch, which then uses one thread
     bool record = false;                  // fill LaunchResult::record
-    bool trace = false;                   // its trace too
-    uint32_t compute_units = 304;         // bounds how many workgroups can be resident together
+    bool trace = false;                   // including its trace
+    uint32_t compute_units = 304;         // limits how many workgroups can be resident together
     uint32_t xccs = 8;                    // workgroup i runs on XCC i % xccs
     uint32_t lds_bytes_per_compute_unit = 65536;
 };
@@ -40,12 +40,12 @@ struct Report {
 };
 
 struct LaunchResult {
-    std::string error;  // empty if the grid ran to its end
+    std::string error;  // empty if the grid completed
     Report report;
     LaunchRecord record;
 };
 
-// Workgroups are handed to the workers in linear order (x fastest). After an error the remaining ones do not
+// Workgroups are distributed to the workers in linear order (x fastest). After an error no further workgroups
 // start; memory written until then stays written.
 LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const LaunchRequest& request);
 

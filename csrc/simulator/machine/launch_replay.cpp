@@ -1,4 +1,4 @@
-// simulator/machine/launch_replay.cpp: runs a debugged launch's grid once more, beside the launch itself.
+// simulator/machine/launch_replay.cpp: runs a debugged launch's grid again while the launch is in progress.
 // SPDX-License-Identifier: MIT
 #include "simulator/machine/launch_replay.h"
 
@@ -39,7 +39,7 @@ class RestoredMemory {
 }  // namespace
 
 std::string LaunchReplay::run(Debugger& follower, uint64_t wave_order_seed) {
-    std::optional<MemoryCopy> present;  // where it is no longer the initial one
+    std::optional<MemoryCopy> present;  // where it differs from the initial contents
     if (initial_) {
         present.emplace(grid_.dispatch.regions);
         initial_->restore();

@@ -1,4 +1,4 @@
-// simulator/machine/launch_replay.h: runs a debugged launch's grid once more, beside the launch itself.
+// simulator/machine/launch_replay.h: runs a debugged launch's grid again while the launch is in progress.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace hipkittens::simulator {
 
-// What stood in the memory that a launch may write.
+// A copy of the memory that a launch may write.
 class MemoryCopy {
   public:
     explicit MemoryCopy(const std::vector<Region>& regions);
@@ -29,7 +29,8 @@ class MemoryCopy {
     std::vector<Part> parts_;
 };
 
-// A Replay (debugger.h). Lives as long as the grid whose launch it is for; the first call has to come before a wave has run.
+// Implements Replay (debugger.h). Lives as long as the grid of the launch it replays; the first call must
+// come before any wave has run.
 class LaunchReplay {
   public:
     LaunchReplay(LoadedCode& code, const Grid& grid, bool (*should_stop)())

@@ -1,4 +1,4 @@
-// simulator/machine/launch_trace.h: the seam for who follows what every wave of a launch does, such as the cycle model.
+// simulator/machine/launch_trace.h: the interface for observers of every wave of a launch, such as the cycle model.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -21,16 +21,17 @@ class StepBuilder;
 class TraceBuilder {
   public:
     virtual ~TraceBuilder() = default;
-    // The instruction's own steps are left out: nothing that is traced depends on them.
+    // The instruction's own steps are omitted: nothing that is traced depends on them.
     virtual bool leaves_out(uint32_t instruction) = 0;
-    virtual void before(uint32_t instruction) = 0;  // its own steps follow
-    virtual void after(uint32_t instruction) = 0;   // its own steps were emitted
+    virtual void before(uint32_t instruction) = 0;  // called before its own steps are emitted
+    virtual void after(uint32_t instruction) = 0;   // called after its own steps were emitted
 };
 
-// One static object for each kind of trace: programs are kept for it, so that a launch without a trace pays nothing.
+// One static object for each kind of trace: programs are cached per object, so that a launch without a trace
+// costs nothing extra.
 struct TraceSteps {
-    Handler enter_block;  // in the place of count_block, and counts as it does
-    Handler skip_vector;  // in the place of the other one, and skips as it does
+    Handler enter_block;  // replaces count_block, and counts like it
+    Handler skip_vector;  // replaces the ordinary skip_vector, and skips like it
     std::unique_ptr<TraceBuilder> (*prepare)(const Program& program, StepBuilder& builder);
 };
 
@@ -39,14 +40,14 @@ class LaunchTrace {
     virtual ~LaunchTrace() = default;
     virtual const TraceSteps& steps() const = 0;
     // Called by the workers, each with its own workgroups. Between begin and end the steps write to Wave::trace.
-    // False after a while without room; nothing waits for a workgroup of this worker meanwhile.
+    // Returns false after a while without room; nothing waits for a workgroup of this worker meanwhile.
     virtual bool wait_for_room(uint32_t workgroup) = 0;
-    virtual void begin(Workgroup& workgroup) = 0;  // its registers are set up
+    virtual void begin(Workgroup& workgroup) = 0;  // called once its registers are set up
     virtual void end(Workgroup& workgroup) = 0;
-    // The workers are done, after an error with workgroups missing.
+    // The workers are done; after an error, workgroups are missing.
     virtual void finish() = 0;
-    virtual void give_up() = 0;  // what is not used up by now is of no interest
-    // Runs in a thread of its own beside the workers, until finish has been called and all is used up.
+    virtual void give_up() = 0;  // traces not consumed by now are discarded
+    // Runs in its own thread alongside the workers, until finish has been called and everything is consumed.
     virtual void consume(const Dispatch& dispatch, const code_object::Kernel& kernel) = 0;
 };
 

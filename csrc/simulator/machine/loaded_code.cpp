@@ -55,7 +55,7 @@ std::shared_ptr<const Program> LoadedCode::program(const code_object::Kernel& ke
     std::erase_if(programs_, [](const auto& each) { return each.expired(); });
     for (const auto& each : programs_) {
         const std::shared_ptr<const Program> program = each.lock();
-        if (!program) continue;  // it was let go of in this moment
+        if (!program) continue;  // it was released at this moment
         const Settings& have = program->settings;
         if (program->text_address == text_address && program->vgprs == kernel.allocated_vgprs &&
             program->accum_offset == kernel.accum_offset && have.arithmetic == settings.arithmetic &&

@@ -14,8 +14,8 @@
 
 namespace hipkittens::simulator {
 
-// Guest addresses are host addresses: the image is where the code runs, so that s_getpc and rodata loads
-// just work.
+// Guest addresses are host addresses: the code runs at the image's own addresses, so that s_getpc and rodata
+// loads work unchanged.
 class LoadedCode {
   public:
     // Parses, copies and relocates. Throws code_object::Error.
@@ -30,11 +30,12 @@ class LoadedCode {
         return reinterpret_cast<uint64_t>(image_) + file_address - object_.image_address;
     }
 
-    // The kernel's section translated for these settings, for all its kernels with the same registers: kept while it is among the
-    // programs that were used last (program_cache.h). Settings that steps do not depend on are ignored.
+    // The kernel's section translated for these settings, for all its kernels with the same registers: kept while it
+    // is among the most recently used programs (program_cache.h). Settings that do not affect the steps are ignored.
     std::shared_ptr<const Program> program(const code_object::Kernel& kernel, const Settings& settings);
 
-    // In the child of a fork: no thread holds the lock. What other threads were at work with is left to them.
+    // Called in a forked child: no thread holds the lock. Programs that other threads were working with are
+    // left to them.
     void start_again_after_fork(bool others_were_launching);
 
   private:

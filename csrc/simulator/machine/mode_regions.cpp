@@ -82,7 +82,7 @@ std::vector<uint32_t> find_mode_regions(const std::vector<Instruction>& instruct
         regions[index] |= bits;
         work.push_back(index);
     };
-    // The bits start as 0; only what switches them on starts a region.
+    // The bits start as 0; only instructions that set them start a region.
     for (size_t index = 0; index < instructions.size(); ++index) {
         if (const uint32_t bits = after(instructions[index], 0)) reach(index + 1, bits);
     }

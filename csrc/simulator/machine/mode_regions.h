@@ -1,4 +1,4 @@
-// simulator/machine/mode_regions.h: where in a program MODE may have VGPR indexing or VSKIP switched on.
+// simulator/machine/mode_regions.h: the parts of a program in which MODE may have VGPR indexing or VSKIP enabled.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -12,8 +12,8 @@ namespace hipkittens::simulator {
 // Bits of MODE (LLVM: AMDGPU::Hwreg; ISA manual, "Mode Register").
 inline constexpr uint32_t mode_gpr_index_enabled = 1u << 27, mode_vskip = 1u << 28;
 
-// For every instruction the ones of these bits that may be set when it is reached. Instructions where none may be
-// run without asking, so that a program which uses neither pays nothing.
+// For every instruction, which of these bits may be set when it is reached. Instructions where none may be
+// set run without a test, so that a program that uses neither pays nothing.
 std::vector<uint32_t> find_mode_regions(const std::vector<isa::Instruction>& instructions);
 
 }  // namespace hipkittens::simulator

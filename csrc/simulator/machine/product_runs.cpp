@@ -1,4 +1,4 @@
-// simulator/machine/product_runs.cpp: brings the matrix products of a block together.
+// simulator/machine/product_runs.cpp: groups the matrix products of a block.
 // SPDX-License-Identifier: MIT
 #include "simulator/machine/product_runs.h"
 
@@ -18,9 +18,10 @@ using isa::Opcode;
 
 constexpr size_t longest_run = 64;
 
-// What the tile unit multiplies without widening it first.
+// Products that the tile unit computes without widening the operands first.
 bool is_product(const Program& program, const Step& step) {
-    // A product whose operands are copied first has them in Step::data; the step that counts a block has no destination.
+    // A product whose operands are copied first has a handler in Step::data; the step that counts a block has
+    // no destination.
     if (step.data != nullptr || step.dwords != 0 || step.destination == 0) return false;
     switch (program.instructions[step.instruction].opcode) {
         case Opcode::v_mfma_f32_16x16x32_bf16:
@@ -33,7 +34,7 @@ bool is_product(const Program& program, const Step& step) {
     }
 }
 
-// Registers by their number are an instruction's own business only where no mode changes them.
+// Register numbers are fixed per instruction only if no mode changes them.
 bool has_modes(const Program& program) {
     if (!program.skip_runs.empty()) return true;
     return std::any_of(program.instructions.begin(), program.instructions.end(), [](const auto& instruction) {
@@ -115,7 +116,7 @@ void gather_products(Program& program, const StepBuilder& builder) {
                 passes = std::all_of(held.begin(), held.end(),
                                      [&](const Held& product) { return can_pass(product, effects); });
             }
-            if (!passes) release();  // all of them: a run that stands is not divided
+            if (!passes) release();  // all of them: a complete run is not divided
         }
         ordered.insert(ordered.end(), program.steps.begin() + static_cast<ptrdiff_t>(first),
                        program.steps.begin() + static_cast<ptrdiff_t>(end));

@@ -1,4 +1,4 @@
-// simulator/machine/program_cache.cpp: the programs that were launched last, kept so that they are not translated again.
+// simulator/machine/program_cache.cpp: keeps the most recently launched programs, so that they are not translated again.
 // SPDX-License-Identifier: MIT
 #include "simulator/machine/program_cache.h"
 
@@ -28,7 +28,7 @@ uint64_t bytes_of_program(const Program& program) {
 }  // namespace
 
 ProgramCache& program_cache() {
-    static ProgramCache& cache = *new ProgramCache;  // launches may end after static objects
+    static ProgramCache& cache = *new ProgramCache;  // launches may end after static objects are destroyed
     return cache;
 }
 

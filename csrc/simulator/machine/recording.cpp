@@ -1,4 +1,4 @@
-// simulator/machine/recording.cpp: what a recorded launch keeps of every instruction and every byte it touches.
+// simulator/machine/recording.cpp: records every instruction of a launch and every byte it touches.
 // SPDX-License-Identifier: MIT
 #include "simulator/machine/recording.h"
 
@@ -129,7 +129,7 @@ void record_access(Wave* wave, const Step* step, const PendingOperation* operati
     } else {
         recording.add_event(wave, step, Recording::Event::vector_memory);
     }
-    // Lanes mostly follow each other through a tensor: what they move is one run, and one sum.
+    // Lanes mostly access a tensor consecutively: the bytes they move form one run, and are added once.
     const Region* run_region = nullptr;
     uint64_t run_begin = 0, run_end = 0, moved = 0;
     for (uint64_t left = operation->valid; left; left &= left - 1) {
@@ -151,7 +151,7 @@ void record_access(Wave* wave, const Step* step, const PendingOperation* operati
         run_end = std::max(run_end, address + bytes);
         moved += bytes;
     }
-    // A flat access may go to LDS or scratch, which lie in no region.
+    // A flat access may go to LDS or scratch, which are in no region.
     if (run_region) {
         recording.touch(run_region, run_begin, run_end, store);
         recording.add_bytes(run_region, moved, step, store);

@@ -1,4 +1,4 @@
-// simulator/machine/recording.h: what a recorded launch keeps of every instruction and every byte it touches.
+// simulator/machine/recording.h: records every instruction of a launch and every byte it touches.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -19,27 +19,28 @@ struct PendingOperation;
 
 struct RecordedInstruction {
     uint64_t executions = 0;
-    uint64_t bytes = 0;  // moved between lanes and the memory this launch was given
+    uint64_t bytes = 0;  // moved between lanes and the memory passed to this launch
     uint64_t lds_conflict_cycles = 0;
     uint32_t address = 0;  // from the start of the text
     isa::Unit unit = isa::Unit::internal;
-    uint32_t vm_in_flight = 0, lgkm_in_flight = 0;  // s_waitcnt: the largest counters it was reached with
+    uint32_t vm_in_flight = 0, lgkm_in_flight = 0;  // s_waitcnt: the largest counter values on reaching it
 };
 
 struct RecordedRegion {
     std::string name;
-    uint64_t bytes_loaded = 0, bytes_stored = 0;  // by lanes: a byte may count many times
+    uint64_t bytes_loaded = 0, bytes_stored = 0;  // by lanes: a byte may count more than once
     uint64_t distinct_bytes_loaded = 0, distinct_bytes_stored = 0;
 };
 
 struct LaunchRecord {
     std::vector<RecordedInstruction> instructions;  // those that were executed, by address
     std::vector<RecordedRegion> regions;
-    std::vector<uint32_t> trace;  // simulator.h, hipkittens_record_launches, as digests are
+    std::vector<uint32_t> trace;  // simulator.h, hipkittens_record_launches; digests likewise
     std::vector<uint64_t> digests;
 };
 
-// Handlers of all workers write to it. Arguments, code and scratch do not count: they are no tensor's bytes.
+// Written by handlers of all workers. Arguments, code and scratch do not count, since they belong to no
+// tensor.
 class Recording {
   public:
     Recording(const Program& program, const std::vector<Region>& regions, bool traces);
@@ -56,7 +57,7 @@ class Recording {
 
   private:
     using Word = std::atomic<uint64_t>;
-    // One bit for each byte of a region. calloc: pages that nothing touches are never made.
+    // One bit for each byte of a region. calloc: untouched pages are never allocated.
     struct Free {
         void operator()(Word* words) const;
     };
@@ -71,17 +72,17 @@ class Recording {
 
     const Program& program_;
     const std::vector<Region>& regions_;
-    std::vector<Touched> touched_;  // beside regions_
+    std::vector<Touched> touched_;  // parallel to regions_
     std::vector<Sums> instructions_;
     bool traces_;
     std::mutex trace_mutex_;
     std::vector<uint32_t> trace_;
 };
 
-// The lanes of a global load or store whose addresses have been checked.
+// Records the lanes of a global load or store whose addresses have been checked.
 void record_access(Wave* wave, const Step* step, const PendingOperation* operation, bool store);
 void record_lds_access(const Wave* wave, const Step* step, uint64_t cycles, const uint32_t* addresses);
 void record_barrier(const Wave* wave, const Step* step);
-void record_wait(const Wave* wave, const Step* step);  // before anything completes
+void record_wait(const Wave* wave, const Step* step);  // called before anything completes
 
 }  // namespace hipkittens::simulator

@@ -17,7 +17,8 @@ using isa::Opcode;
 
 namespace {
 
-// M0 while indexing: the index in bits 7:0, which operands it is added to in bits 15:12 (source 0, 1, 2, destination).
+// M0 while indexing: the index in bits 7:0; bits 15:12 select the operands it is added to (source 0, 1, 2,
+// destination).
 constexpr uint32_t index_bits = 0xff, operand_bits = 0xf000;
 
 void change_m0(Wave* wave, uint32_t mask, uint32_t value) {
@@ -49,10 +50,10 @@ const Step* set_vskip(Wave* wave, const Step* step) {
     return step + 1;
 }
 
-// s0..s101: a relative address beyond them names something else on hardware, and is a mistake in a program.
+// s0..s101: a relative address past them refers to something else on hardware, and is a mistake in a program.
 constexpr uint32_t relative_registers = 102;
 
-// extra[0]: the register that the instruction names; extra[1]: dwords.
+// extra[0]: the register named by the instruction; extra[1]: dwords.
 const Step* move_relative_source(Wave* wave, const Step* step) {
     const uint64_t first = uint64_t{step->extra[0]} + read_scalar(wave, layout::m0);
     if (first + step->extra[1] > relative_registers)
@@ -80,7 +81,7 @@ const Step* move_relative_destination(Wave* wave, const Step* step) {
 
 const Step* go_on(Wave*, const Step* step) { return static_cast<const Step*>(step->data); }
 
-// The instruction with the index added to the registers that M0 names. False: one of them does not exist.
+// The instruction with the index added to the registers that M0 selects. False: one of them does not exist.
 bool add_index(Instruction& instruction, const Program& program, uint32_t m0) {
     const uint32_t index = m0 & index_bits;
     int source = 0;

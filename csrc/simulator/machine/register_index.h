@@ -12,11 +12,11 @@
 
 namespace hipkittens::simulator {
 
-// s_set_gpr_idx_*, s_setvskip and s_movrel*. False: none of them.
+// s_set_gpr_idx_*, s_setvskip and s_movrel*. False: not such an instruction.
 bool bind_register_index(const isa::Instruction& instruction, StepBuilder& builder);
 
-// While MODE.GPR_IDX_EN is set, an instruction of the vector ALU names other registers: it is bound once more for every
-// index that it meets, and those steps are kept. Shared by all workers of a program.
+// While MODE.GPR_IDX_EN is set, an instruction of the vector ALU refers to other registers: it is bound once
+// for every index encountered, and those steps are kept. Shared by all workers of a program.
 class IndexedSteps {
   public:
     const std::vector<Step>* find(uint64_t key) const;
@@ -29,10 +29,10 @@ class IndexedSteps {
 
 // Whether M0 can index the registers of this instruction.
 bool is_indexable(const isa::Instruction& instruction);
-// In front of an indexable instruction: runs the steps for the index in M0 if indexing is on.
+// Placed before an indexable instruction: runs the steps for the index in M0 if indexing is enabled.
 const Step* run_indexed(Wave* wave, const Step* step);
 
-// In front of vector instructions: goes Step::immediate steps on if MODE.VSKIP is set.
+// Placed before vector instructions: advances by Step::immediate steps if MODE.VSKIP is set.
 const Step* skip_vector(Wave* wave, const Step* step);
 
 }  // namespace hipkittens::simulator

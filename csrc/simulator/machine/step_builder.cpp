@@ -114,15 +114,16 @@ StepBuilder::Source StepBuilder::source(const isa::Instruction& instruction, con
     const uint16_t code = operand.code;
     if (operand.is_vgpr() || operand.is_agpr()) return {offset_of(code), 64};
     if (code < 128) return {offset_of(code), 0};
-    // Packed f32 takes its inline constant in the low half only (an assumption: LLVM always selects the low
+    // Packed f32 uses its inline constant in the low half only (an assumption: LLVM always selects the low
     // half).
     const bool wide = operand.dwords == 2;
     if (code >= isa::code::first_inline_constant && code <= 208) {
         const int32_t value = code <= 192 ? code - 128 : 192 - code;
         if (wide && operand.type != T::pk_f32) return {constant64(static_cast<uint64_t>(int64_t{value})), 0};
         if (wide) return {constant64(static_cast<uint32_t>(value)), 0};
-        // To packed math an integer is all of its 32 bits, so that -1 is -1 in both halves, and 1 in the lower one alone: LLVM
-        // selects the lower half for both of <1, 1>, and not for <-1, -1> (getInlineEncodingV216 of AMDGPUBaseInfo.cpp).
+        // For packed math an integer constant is its full 32 bits, so that -1 is -1 in both halves, and 1
+        // only in the lower one: LLVM selects the lower half for both of <1, 1>, but not for <-1, -1>
+        // (getInlineEncodingV216 of AMDGPUBaseInfo.cpp).
         const bool narrow = is_16_bit(operand.type) && !is_packed_16(operand.type);
         return {constant(narrow ? static_cast<uint16_t>(value) : static_cast<uint32_t>(value)), 0};
     }
@@ -131,7 +132,7 @@ StepBuilder::Source StepBuilder::source(const isa::Instruction& instruction, con
         if (wide)
             return {constant64(operand.type == T::pk_f32 ? float32_pattern[index] : float64_pattern[index]),
                     0};
-        // Packed integers get the pattern of a float (same source).
+        // Packed integers get the bit pattern of a float (same source).
         const bool half = is_16_bit(operand.type) && operand.type != T::pk_i16 && operand.type != T::pk_u16;
         return {constant(half ? float16_pattern[index] : float32_pattern[index]), 0};
     }
@@ -143,7 +144,7 @@ StepBuilder::Source StepBuilder::source(const isa::Instruction& instruction, con
         return {constant64(static_cast<uint64_t>(int64_t{static_cast<int32_t>(instruction.literal)})), 0};
     }
     if (code >= isa::code::shared_base && code <= isa::code::private_limit) {
-        // Read as 32 bits an aperture register gives its upper half, the part that is not zero.
+        // Read as 32 bits, an aperture register returns its upper half, the part that is not zero.
         return {wide ? constant64(aperture(code)) : constant(static_cast<uint32_t>(aperture(code) >> 32)), 0};
     }
     throw std::logic_error("operand " + std::to_string(code) + " cannot be read as a row");

@@ -1,4 +1,4 @@
-// simulator/machine/stop_request.cpp: how a running launch is told to stop.
+// simulator/machine/stop_request.cpp: how a running launch is stopped.
 // SPDX-License-Identifier: MIT
 #include "simulator/machine/stop_request.h"
 
@@ -11,7 +11,8 @@ namespace hipkittens::simulator {
 bool StopRequest::ask() {
     const auto now = std::chrono::steady_clock::now();
     if (now < next_) return false;
-    // Whoever is asked may run any code, Python's signal handlers for one: it gets the thread as the launch found it.
+    // The polled function may run any code, for example Python's signal handlers: it gets the thread in its
+    // original mode.
     constexpr unsigned initial_float_mode = 0x1f80;
     const unsigned float_mode = _mm_getcsr();
     _mm_setcsr(initial_float_mode);

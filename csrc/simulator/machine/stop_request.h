@@ -1,4 +1,4 @@
-// simulator/machine/stop_request.h: how a running launch is told to stop.
+// simulator/machine/stop_request.h: how a running launch is stopped.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -9,16 +9,17 @@
 namespace hipkittens::simulator {
 
 // Shared by the workers of one launch. A worker stops it when a wave faults; from outside it is stopped by
-// `should_stop`, which the launching thread asks twenty times a second (null: nobody is asked).
+// `should_stop`, which the launching thread polls twenty times a second (null: not polled).
 class StopRequest {
   public:
     StopRequest(bool (*should_stop)(), bool uses_tile_unit)
         : should_stop_(should_stop), uses_tile_unit_(uses_tile_unit) {}
 
     void stop() { stopping_ = true; }
-    // No further workgroup shall start.
+    // No further workgroup may start.
     bool is_stopping() { return stopping_.load(std::memory_order_relaxed) || is_interrupted(); }
-    // Nor shall a running one go on. After a fault it does: of several that fault, the first is to be reported.
+    // Running workgroups must stop too. After a fault they continue: if several fault, the first is to be
+    // reported.
     bool is_interrupted() {
         if (interrupted_.load(std::memory_order_relaxed)) return true;
         return should_stop_ && std::this_thread::get_id() == launching_ && ask();

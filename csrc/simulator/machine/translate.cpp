@@ -1,4 +1,4 @@
-// simulator/machine/translate.cpp: decoded instructions to steps, basic blocks and resolved branches.
+// simulator/machine/translate.cpp: translates decoded instructions to steps, basic blocks and resolved branches.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <exception>
@@ -29,7 +29,7 @@ struct Translation {
     const TranslateRequest& request;
     Program& program;
     StepBuilder builder;
-    std::set<uint32_t> leaders;  // byte addresses that start a block
+    std::set<uint32_t> leaders;  // byte addresses at which a block starts
     std::vector<size_t> branch_steps;
 
     void decode_text();
@@ -93,7 +93,7 @@ bool bind_family(const Instruction& instruction, const Families& families, StepB
     return false;
 }
 
-// What MODE.VSKIP leaves out.
+// Instructions that MODE.VSKIP skips.
 bool is_vector(const Instruction& instruction) {
     switch (instruction.encoding) {
         case Encoding::sop1:
@@ -108,7 +108,7 @@ bool is_vector(const Instruction& instruction) {
     }
 }
 
-// A wave has no memory for more: what is behind its last register belongs to others.
+// A wave has no memory for more: what follows its last register belongs to others.
 bool has_registers(const Instruction& instruction, const TranslateRequest& request) {
     return std::all_of(instruction.begin(), instruction.end(), [&](const isa::Operand& operand) {
         if (operand.is_vgpr())
@@ -224,7 +224,7 @@ void Translation::emit_steps() {
         }
     }
     end_skip();
-    // A wave that runs off the end must stop with a report as well.
+    // A wave that runs off the end must also stop with a report.
     builder.emit(fault_unknown_bytes);
 }
 
@@ -250,7 +250,7 @@ bool bind_instruction(const Instruction& instruction, StepBuilder& builder, cons
     try {
         if (bind_family(instruction, families(settings.host_level), builder)) return true;
     } catch (const std::logic_error&) {
-        // An operand that has no place in this family, such as scc as a source of a vector instruction.
+        // An operand that this family does not support, such as scc as a source of a vector instruction.
     }
     builder.steps().resize(first_step);
     return false;

@@ -39,7 +39,7 @@ struct alignas(64) Wave {
     uint8_t index_in_workgroup = 0;
     uint32_t lds_bytes = 0;
     uint8_t* lds = nullptr;      // this workgroup's LDS, lds_bytes long
-    const Step* next = nullptr;  // where to go on
+    const Step* next = nullptr;  // where to resume
     Workgroup* workgroup = nullptr;
     PendingOperations* pending = nullptr;  // memory operations issued and not yet waited for
     const Region* last_region = nullptr;   // the allocation hit last: most accesses stay in it
@@ -50,8 +50,8 @@ struct alignas(64) Wave {
     uint32_t fault_lane = 0;
     uint8_t* scratch_memory = nullptr;  // private segment of the wave: private_bytes per lane, lane-major
     uint32_t private_bytes = 0;
-    checks::WaveShadow* shadow = nullptr;  // under checks only
-    WaveTrace* trace = nullptr;            // in a traced launch only
+    checks::WaveShadow* shadow = nullptr;  // only under checks
+    WaveTrace* trace = nullptr;            // only in a traced launch
 };
 
 namespace layout {
@@ -60,7 +60,8 @@ inline constexpr uint32_t scratch = (sizeof(Wave) + 255) / 256 * 256;
 inline constexpr uint32_t scratch_rows = 16;
 inline constexpr uint32_t scalars = scratch + scratch_rows * vector_row_bytes;
 inline constexpr uint32_t vectors = scalars + 128 * scalar_row_bytes;
-// Behind the vector registers: a kernel has as many as it was allocated, and constants without a limit.
+// After the vector registers: their number is the kernel's allocation, and the number of constants is
+// unlimited.
 constexpr uint32_t constants(uint32_t vgprs) { return vectors + vgprs * vector_row_bytes; }
 constexpr uint32_t scalar(uint32_t code) { return scalars + code * scalar_row_bytes; }
 inline constexpr uint32_t vcc = scalar(isa::code::vcc_lo), m0 = scalar(isa::code::m0),
@@ -88,7 +89,7 @@ static inline void write_scalar64(Wave* wave, uint32_t offset, uint64_t value) {
     write_scalar(wave, offset, static_cast<uint32_t>(value));
     write_scalar(wave, offset + layout::scalar_row_bytes, static_cast<uint32_t>(value >> 32));
 }
-// EXEC is kept twice: as a number for masks, as rows for instructions that read it as an operand.
+// EXEC is stored twice: as a number for masks, and as rows for instructions that read it as an operand.
 static inline void write_exec(Wave* wave, uint64_t value) {
     wave->exec = value;
     write_scalar64(wave, layout::exec, value);

@@ -16,12 +16,12 @@ namespace hipkittens::simulator {
 
 namespace {
 
-// Backward branches before a wave has to let others run. Memory has long answered by then.
+// Backward branches before a wave has to let others run. Memory has answered long before.
 constexpr int64_t branch_budget = 1 << 16;
-// Wave instructions of one workgroup before the launch is given up: minutes of simulation, far beyond any
-// real kernel.
+// Wave instructions of one workgroup before the launch is aborted: minutes of simulation, far beyond any real
+// kernel.
 constexpr uint64_t default_instruction_limit = uint64_t{1} << 31;
-// Barriers, or turns, between two looks at that limit: looking adds up all blocks of the program.
+// Barriers, or turns, between two checks of that limit: a check sums over all blocks of the program.
 constexpr uint32_t barriers_per_visit = 1024, visits_between_looks = 64;
 
 uint64_t next_random(uint64_t& state) {  // splitmix64
@@ -61,7 +61,7 @@ void run_wave(Wave* wave, uint64_t steps) {
     if (Debugger* debugger = wave->workgroup->dispatch->debugger) return run_wave(wave, steps, *debugger);
     enter_float_mode(wave->mode);
     const Step* step = wave->next;
-    // A turn ends between instructions: the checks of one follow it before anything else happens.
+    // A turn ends between instructions: the checks of an instruction follow it before anything else happens.
     for (uint32_t instruction = step->instruction; step && (steps || step->instruction == instruction);) {
         instruction = step->instruction;
         if (steps) --steps;
@@ -79,7 +79,7 @@ Wave* find_faulted(const Workgroup& workgroup) {
     return nullptr;
 }
 
-// Every ready wave gets `turn` steps; unless `once`, again and again until none is ready, or one faults or yields.
+// Every ready wave gets `turn` steps; unless `once`, this repeats until none is ready, or one faults or yields.
 void take_turns(const std::vector<Wave*>& waves, uint64_t turn, bool once) {
     for (bool again = true; again;) {
         again = false;
@@ -145,8 +145,8 @@ Outcome run_workgroup(WorkgroupSlot& slot) {
         }
         if (ended == waves.size()) return Outcome::finished;
         if (yielded) {
-            // So long after it was issued, memory has answered whether or not anyone waits: a wave that
-            // stores a flag and then spins on another one must be seen by the other side.
+            // This long after its issue, memory has answered whether or not anyone waits: the store of a wave
+            // that stores a flag and then spins on another one must become visible to the other side.
             for (Wave* wave : waves) {
                 if (wave->status == WaveStatus::yielded || wave->status == WaveStatus::at_barrier)
                     complete_all(wave);
@@ -156,7 +156,7 @@ Outcome run_workgroup(WorkgroupSlot& slot) {
         if (at_barrier + ended == waves.size()) {
             if (ended) checks::report_missing_at_barrier(slot.workgroup);
             make_ready(waves, WaveStatus::at_barrier);
-            // Waves that meet at barriers for ever must not keep the worker from looking up.
+            // Waves that keep meeting at barriers must not prevent the worker from checking for a stop.
             if (++barriers == barriers_per_visit) return Outcome::paused;
         }
         if (ready) return Outcome::paused;
@@ -214,7 +214,7 @@ class Worker {
                     const bool looks = waits || ++visits_ % visits_between_looks == 0;
                     waiting |= waits;
                     const bool endless = looks && !check_limit(*running_[index]);
-                    // After a fault, what waits for another workgroup may wait for ever.
+                    // After a fault, a workgroup that waits for another may wait forever.
                     if (endless || (waits && grid_.stop.is_stopping())) {
                         finish(index);
                     } else {
@@ -229,7 +229,7 @@ class Worker {
                 }
                 finish(index);
             }
-            // What waits here may wait for a workgroup that has not started yet.
+            // A waiting workgroup may depend on one that has not started yet.
             const bool room = running_.size() < grid_.dispatch.settings.workgroups_side_by_side;
             if (!running_.empty() && !grid_.stop.is_stopping() && (waiting || room)) start_next(false);
         }

@@ -14,7 +14,7 @@
 
 namespace hipkittens::simulator {
 
-// What the workers of one launch share.
+// State shared by the workers of one launch.
 struct Grid {
     Grid(const Dispatch& dispatch, const code_object::Kernel& kernel, const void* packet, uint32_t workgroups,
          uint32_t residents, StopRequest& stop)
@@ -30,7 +30,7 @@ struct Grid {
     const code_object::Kernel& kernel;
     const void* dispatch_packet;
     uint32_t workgroup_count;
-    uint32_t resident_limit;  // workgroups the modelled chip holds at a time
+    uint32_t resident_limit;  // workgroups that the modelled chip holds at a time
     StopRequest& stop;
     std::atomic<uint32_t> next_workgroup{0};
     std::atomic<uint32_t> resident{0};

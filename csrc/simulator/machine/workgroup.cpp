@@ -1,4 +1,4 @@
-// simulator/machine/workgroup.cpp: looking up memory that a launch may touch.
+// simulator/machine/workgroup.cpp: looks up memory that a launch may touch.
 // SPDX-License-Identifier: MIT
 #include "simulator/machine/workgroup.h"
 

@@ -1,5 +1,5 @@
-// simulator/machine/workgroup.h: what the waves of one workgroup share, and what the workgroups of one launch
-// share.
+// simulator/machine/workgroup.h: state shared by the waves of one workgroup, and by the workgroups of one
+// launch.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -28,13 +28,13 @@ struct Region {
     uint64_t begin = 0, end = 0;
     const char* name = "";
     bool writable = true;
-    bool is_own = false;     // the launch's code or arguments: nobody's tensor
-    uint32_t unwritten = 0;  // not 0: every dword held it when nothing had been written yet
+    bool is_own = false;     // the launch's code or arguments: not part of a tensor
+    uint32_t unwritten = 0;  // not 0: the value of every dword before anything was written
 };
 
 struct Counters {
     uint64_t lds_conflict_cycles = 0;  // modelled: phases beyond the conflict-free number
-    uint64_t lds_accesses = 0;         // wave instructions that went to LDS
+    uint64_t lds_accesses = 0;         // wave instructions that accessed LDS
     uint64_t global_bytes_loaded = 0, global_bytes_stored = 0;
 };
 
@@ -53,9 +53,9 @@ struct Dispatch {
     std::string (*freed_at)(uint64_t address) = nullptr;  // name of the freed allocation there, or ""
     StopRequest* stop = nullptr;
     Recording* recording = nullptr;          // null unless this launch is recorded
-    checks::LaunchShadow* shadow = nullptr;  // under checks only
-    LaunchTrace* trace = nullptr;            // in a traced launch only
-    Debugger* debugger = nullptr;            // in a debugged launch only
+    checks::LaunchShadow* shadow = nullptr;  // only under checks
+    LaunchTrace* trace = nullptr;            // only in a traced launch
+    Debugger* debugger = nullptr;            // only in a debugged launch
 };
 
 struct Workgroup {
@@ -68,16 +68,16 @@ struct Workgroup {
     uint64_t* block_counts =
         nullptr;  // executions of each block of the program, by all workgroups of a worker
     Counters counters;
-    checks::WorkgroupShadow* shadow = nullptr;  // under checks only
-    WorkgroupTrace* trace = nullptr;            // in a traced launch only
+    checks::WorkgroupShadow* shadow = nullptr;  // only under checks
+    WorkgroupTrace* trace = nullptr;            // only in a traced launch
 };
 
 // Marks the wave as faulted at `step` and returns nullptr, for `return fault(...)` in a handler. `reason` is
-// a literal.
+// a string literal.
 const Step* fault(Wave* wave, const Step* step, const char* reason, uint64_t address = 0, uint32_t lane = 0);
 
-// A load has passed the check of its buffer descriptor, and `lanes` of it reach beyond the memory of the launch,
-// the first at `address`: whether they shall read 0, or the launch shall end.
+// A load has passed the check of its buffer descriptor, and `lanes` of it reach past the memory of the
+// launch, the first at `address`: returns whether they read 0, or ends the launch.
 bool tolerates_overread(Wave* wave, const Step* step, uint64_t address, uint64_t lanes = 1);
 
 // The region that contains [address, address + bytes), or nullptr. Remembers the hit in wave->last_region.

@@ -32,8 +32,8 @@ WorkgroupSlot::WorkgroupSlot(const Dispatch& dispatch, const code_object::Kernel
     const uint32_t* size = dispatch.workgroup_size;
     work_items_ = size[0] * size[1] * size[2];
     const uint32_t waves = (work_items_ + 63) / 64;
-    // An odd number of cache lines apart, so that the same register of different waves falls into different
-    // sets.
+    // The stride is an odd number of cache lines, so that the same register of different waves maps to
+    // different sets.
     wave_stride_ = round_up(dispatch.program->wave_bytes, 128) + 64 * 9;
     wave_stride_ = round_up(wave_stride_, 64);
     scratch_stride_ = round_up(size_t{kernel.private_bytes} * 64, 64);

@@ -13,8 +13,8 @@
 
 namespace hipkittens::simulator {
 
-// A worker keeps its slots for the whole launch: constant rows are written once, registers are reused as they
-// are (or poisoned, when asked for).
+// A worker keeps its slots for the whole launch: constant rows are written once, registers are reused without
+// clearing (or poisoned, if requested).
 class WorkgroupSlot {
   public:
     WorkgroupSlot(const Dispatch& dispatch, const code_object::Kernel& kernel, const void* dispatch_packet);
@@ -25,7 +25,7 @@ class WorkgroupSlot {
     void begin(uint32_t linear_id);
 
     Workgroup workgroup;
-    std::vector<uint64_t> block_counts;  // of the workgroup that sits here
+    std::vector<uint64_t> block_counts;  // of the workgroup in this slot
     uint64_t order_state = 0;            // random state for the order of waves
 
   private:
