@@ -1,4 +1,4 @@
-// simulator/memory/apertures.h: where flat addresses mean LDS and scratch instead of memory.
+// simulator/memory/apertures.h: the flat address ranges that refer to LDS and scratch instead of memory.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -11,7 +11,7 @@ namespace hipkittens::simulator::memory {
 uint32_t swizzle_source(uint32_t lane, uint16_t offset) {
     const uint32_t half = lane & 0x20, low = lane & 0x1f;
     if (offset >= 0xe000) {
-        // FFT: bit-reversed order within 32 lanes; the lane bits that are set in the mask stay.
+        // FFT: bit-reversed order within 32 lanes; the lane bits set in the mask are unchanged.
         const uint32_t mask = offset & 0x1f;
         uint32_t reversed = 0;
         for (int bit = 0; bit < 5; ++bit) reversed |= (low >> bit & 1) << (4 - bit);
@@ -19,7 +19,7 @@ uint32_t swizzle_source(uint32_t lane, uint16_t offset) {
     }
     if (offset >= 0xc000) {
         // Rotate within 32 lanes: bit 10 direction (1: right), bits 9..5 distance, bits 4..0 lane bits that
-        // stay.
+        // are unchanged.
         const uint32_t mask = offset & 0x1f, distance = offset >> 5 & 0x1f;
         const uint32_t moved = offset >> 10 & 1 ? low - distance : low + distance;
         return half | (low & mask) | (moved & 0x1f & ~mask);
@@ -34,7 +34,7 @@ const uint32_t* swizzle_sources(uint16_t offset) {
     struct alignas(64) Table {
         uint32_t source[64];
     };
-    // No lock: a thread that holds one does not exist in a forked child.
+    // No lock: in a forked child it could be held by a thread that does not exist there.
     static std::atomic<const Table*> tables[1 << 16];
     const Table* known = tables[offset].load();
     if (known) return known->source;

@@ -19,8 +19,8 @@ constexpr LdsPhases consecutive(uint8_t banks, int width, bool measured) {
     return phases;
 }
 
-// Eight lanes of two groups that lie 16 lanes apart: published for ds_read_b128 of gfx942 (ROCm blog "LDS
-// bank conflict"), measured for ds_read_b96 of gfx950 (HipKittens, analysis/paper_experiments/phases).
+// Eight lanes from two groups 16 lanes apart: published for ds_read_b128 of gfx942 (ROCm blog "LDS bank
+// conflict"), measured for ds_read_b96 of gfx950 (HipKittens, analysis/paper_experiments/phases).
 constexpr LdsPhases eight_of_two_groups(bool measured) {
     const uint64_t low[4] = {lanes(0, 3) | lanes(20, 23), lanes(4, 7) | lanes(16, 19),
                              lanes(8, 11) | lanes(28, 31), lanes(12, 15) | lanes(24, 27)};
@@ -37,7 +37,7 @@ constexpr LdsPhases sixteen_of_three_groups() {
     return {64, 4, true, {low[0], low[1], low[0] << 32, low[1] << 32}};
 }
 
-// In the order of LdsAccess. What nobody has published takes the narrowest rule that fits the number of
+// In the order of LdsAccess. Unpublished accesses use the narrowest rule that fits the number of
 // banks.
 constexpr LdsPhases gfx942_table[lds_access_count] = {
     consecutive(32, 32, false), consecutive(32, 16, false), eight_of_two_groups(false),
@@ -61,7 +61,7 @@ uint32_t lds_conflict_cycles(const LdsPhases& phases, const uint32_t* address, u
     const uint32_t dwords = bytes > 4 ? bytes / 4 : 1;
     uint32_t extra = 0;
     for (int phase = 0; phase < phases.count; ++phase) {
-        uint32_t wanted[64][64];  // distinct dwords of each bank
+        uint32_t wanted[64][64];  // distinct dwords in each bank
         uint8_t depth[64] = {};
         uint32_t worst = 1;
         for (uint64_t left = phases.lanes[phase] & active; left; left &= left - 1) {

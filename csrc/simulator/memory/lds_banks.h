@@ -20,7 +20,7 @@ enum class LdsAccess : uint8_t {
 };
 inline constexpr int lds_access_count = 8;
 
-// LDS serves a wave's access in phases: a set of lanes each, one dword per bank and phase.
+// LDS serves a wave's access in phases, each for a set of lanes, with one dword per bank and phase.
 struct LdsPhases {
     uint8_t banks;  // 4 bytes wide
     uint8_t count;
@@ -30,9 +30,9 @@ struct LdsPhases {
 
 const LdsPhases& lds_phases(isa::Target target, LdsAccess access);
 
-// Cycles beyond one per phase: in every phase the busiest bank serves one distinct dword a cycle, and lanes
-// that want the same dword share it. `address` are byte offsets in LDS of 64 lanes; lanes outside `active` do
-// not count.
+// Cycles beyond one per phase: in every phase the busiest bank serves one distinct dword per cycle, and lanes
+// that access the same dword share it. `address` holds the byte offsets in LDS of 64 lanes; lanes outside
+// `active` do not count.
 uint32_t lds_conflict_cycles(const LdsPhases& phases, const uint32_t* address, uint64_t active,
                              uint32_t bytes);
 

@@ -1,4 +1,4 @@
-// simulator/memory/pending.cpp: when operations in flight complete.
+// simulator/memory/pending.cpp: completion of operations in flight.
 // SPDX-License-Identifier: MIT
 #include "simulator/memory/pending.h"
 
@@ -23,7 +23,7 @@ struct Chunk {
     alignas(64) PendingOperation operations[operations_per_chunk];
 };
 
-// Last in, first out: the operation that completed last is the one in the host's nearest cache.
+// Last in, first out: the operation that completed last is in the host's nearest cache.
 void release(PendingOperations* pending, PendingOperation* operation) {
     operation->next = pending->free;
     pending->free = operation;
@@ -34,7 +34,8 @@ void complete_and_release(Wave* wave, PendingOperation* operation) {
     release(wave->pending, operation);
 }
 
-// The oldest of the ring, which is still in it: what has to take effect first may look at it.
+// Completes the oldest operation of the ring, while it is still in it: what has to take effect first may
+// examine it.
 void complete_vector_operation(Wave* wave, PendingOperation* operation) {
     PendingOperations* pending = wave->pending;
     if (__builtin_expect(operation->is_early, 0)) {
@@ -49,7 +50,7 @@ void complete_vector_operation(Wave* wave, PendingOperation* operation) {
 }
 
 // A flat operation may go to LDS or to memory, which answer in any order. Its memory effect keeps its place
-// among the wave's other accesses; its registers wait until both counters have passed it.
+// among the wave's other accesses; its registers are written when both counters have passed it.
 void perform_flat(Wave* wave, PendingOperation* operation) {
     if (operation->performed) return;
     if (operation->barriers) order_before_completion(wave, operation);
@@ -77,7 +78,7 @@ void forget_half_done(PendingOperations* pending, uint32_t index) {
     --pending->half_done_count;
 }
 
-// Takes the oldest operation out of the vector memory ring.
+// Removes the oldest operation from the vector memory ring.
 void pop_vector_memory(Wave* wave, bool counter_passed) {
     PendingOperations* pending = wave->pending;
     PendingOperation* operation = pending->vm[pending->vm_head % 64];
@@ -168,7 +169,7 @@ void refill_free_operations(PendingOperations* pending) {
     for (size_t i = operations_per_chunk; i-- > 0;) release(pending, &chunk->operations[i]);
 }
 
-// A full counter stalls the issue until something returns: the oldest.
+// A full counter stalls the issue until an operation returns: the oldest.
 void make_room_in_vm(Wave* wave) {
     PendingOperations* pending = wave->pending;
     if (pending->half_done_vm) {
@@ -196,7 +197,7 @@ void make_room_in_lgkm(Wave* wave, uint32_t weight) {
     }
 }
 
-// Flat operations answer out of order, so with vmcnt(n > 0) they may be the ones that returned and do not
+// Flat operations return out of order, so with vmcnt(n > 0) they may be the ones that returned, and do not
 // count.
 void complete_vector_memory(Wave* wave, uint32_t keep) {
     PendingOperations* pending = wave->pending;
@@ -214,7 +215,7 @@ void complete_vector_memory(Wave* wave, uint32_t keep) {
     }
 }
 
-// Scalar loads and flat operations may be the ones that returned first: n > 0 counts LDS operations only.
+// Scalar loads and flat operations may be the ones that returned first: for n > 0 only LDS operations count.
 void complete_lgkm(Wave* wave, uint32_t keep) {
     PendingOperations* pending = wave->pending;
     while (pending->lds_tail - pending->lds_head > keep) complete_oldest_lds(wave);

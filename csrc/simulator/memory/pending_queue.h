@@ -9,9 +9,9 @@
 
 namespace hipkittens::simulator {
 
-// What an operation needs when it completes. Only the parts an instruction uses are touched, so that a load costs
-// the header and its addresses. Lanes that are not in `valid` carry the address of one that is (gathers stay
-// unmasked).
+// The data an operation needs when it completes. Only the parts an instruction uses are touched, so that a
+// load costs the header and its addresses. Lanes that are not in `valid` carry the address of one that is
+// (gathers stay unmasked).
 struct alignas(64) PendingOperation {
     using Complete = void (*)(Wave*, PendingOperation*);
 
@@ -22,17 +22,17 @@ struct alignas(64) PendingOperation {
     uint8_t* rows;         // where results go: the destination registers, or staging rows of a flat operation
     uint32_t destination;  // byte offset of the first destination register in the wave block
     uint32_t lds_offset;   // direct to LDS: where lane 0 writes. read2/write2: distance of the second access
-    uint32_t sequence;     // issue order over all queues
+    uint32_t sequence;     // issue order across all queues
     uint32_t write_mask;   // flat: bits of the destination that are written (d16)
     uint8_t dwords;        // destination rows
     uint8_t bytes;         // memory bytes per lane
-    uint8_t weight;        // what it adds to lgkmcnt
-    bool partial;          // valid_bytes[] says how much of each lane is in range
+    uint8_t weight;        // its contribution to lgkmcnt
+    bool partial;          // valid_bytes[] gives the in-range bytes of each lane
     bool to_lds;           // a direct-to-LDS load
     bool is_flat, performed, vm_passed, lgkm_passed;
     bool writes;        // memory: a store or an atomic
     bool is_early;      // its effect on memory came before its completion (workgroup_order.h)
-    uint32_t barriers;  // that its wave had passed when it was issued
+    uint32_t barriers;  // the number its wave had passed when it was issued
 
     union alignas(64) {
         uint64_t address[64];      // host addresses
@@ -40,10 +40,10 @@ struct alignas(64) PendingOperation {
     };
     alignas(
         64) uint32_t data[256];  // a store's or an atomic's operands lane by lane; results computed at issue
-    alignas(64) uint32_t result[128];  // staging of a returning flat atomic
+    alignas(64) uint32_t result[128];  // staging for a returning flat atomic
     uint8_t valid_bytes[64];
 
-    // Under checks `complete` is the checkers', which then call the operation's own.
+    // Under checks `complete` is the checkers' function, which then calls the operation's own.
     Complete checked_complete;
     const void* checked;  // null without checks
     uint32_t issue_epoch, issue_clock;
@@ -61,8 +61,8 @@ struct PendingOperations {
     uint32_t lds_head = 0, lds_tail = 0;
     uint32_t scalar_count = 0, scalar_weight = 0;
     uint32_t half_done_count = 0;  // flat operations that left the ring and wait for the other counter
-    uint32_t half_done_vm = 0;     // of these, the ones vmcnt still counts
-    uint32_t flats_in_lgkm = 0;    // flat operations lgkmcnt still counts
+    uint32_t half_done_vm = 0;     // of these, those that vmcnt still counts
+    uint32_t flats_in_lgkm = 0;    // flat operations that lgkmcnt still counts
     uint64_t clock = 0;            // s_memtime
     uint32_t steps_since_mark = 0;
     uint32_t vm_marks[8] = {};  // vm_tail every 16 steps, oldest first
@@ -80,7 +80,7 @@ void refill_free_operations(PendingOperations* pending);
 void make_room_in_vm(Wave* wave);
 void make_room_in_lgkm(Wave* wave, uint32_t weight);
 
-// The next free operation, still in the free list: a handler that faults has nothing to give back.
+// The next free operation, still in the free list: a handler that faults has nothing to release.
 static inline PendingOperation* peek_operation(Wave* wave) {
     if (__builtin_expect(!wave->pending->free, 0)) refill_free_operations(wave->pending);
     return wave->pending->free;

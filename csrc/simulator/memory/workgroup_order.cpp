@@ -48,7 +48,7 @@ bool overlap(const PendingOperation* one, const PendingOperation* other) {
     return false;
 }
 
-// A load keeps what memory holds now, in the room that a store has for its data.
+// A load saves the current contents of memory, in the space that a store uses for its data.
 void sample(Wave* wave, PendingOperation* operation) {
     if (wave->shadow) checks::memory_accessed(wave, operation);
     operation->is_early = true;
@@ -70,7 +70,7 @@ void sample(Wave* wave, PendingOperation* operation) {
     }
 }
 
-// A store or an atomic writes memory; what an atomic returns waits beside the registers.
+// A store or an atomic writes memory; the value an atomic returns is staged until the registers are written.
 void write(Wave* wave, PendingOperation* operation) {
     if (wave->shadow) checks::memory_accessed(wave, operation);
     operation->is_early = true;
@@ -79,7 +79,7 @@ void write(Wave* wave, PendingOperation* operation) {
     if (wave->shadow) checks::memory_returned(wave, operation);
 }
 
-// The effects on memory of the operations of `wave` up to number `last` of its ring, in their order.
+// Applies the effects on memory of the operations of `wave` up to number `last` of its ring, in their order.
 void take_effect(Wave* wave, uint32_t last) {
     PendingOperations* pending = wave->pending;
     for (uint32_t i = pending->vm_head; i != last + 1; ++i) {
@@ -103,7 +103,7 @@ void order_before_completion(Wave* wave, PendingOperation* operation) {
     for (Wave* other : wave->workgroup->waves) {
         PendingOperations* pending = other->pending;
         if (other == wave || (!operation->writes && !pending->vm_writes)) continue;
-        // The youngest that lies on the older side of a barrier and overlaps brings all before it.
+        // The youngest overlapping operation on the older side of a barrier takes all earlier ones with it.
         uint32_t past = pending->vm_head;
         for (uint32_t i = pending->vm_head; i != pending->vm_tail; ++i) {
             const PendingOperation* older = pending->vm[i % 64];
