@@ -113,7 +113,7 @@ void multiply_strict(const MatrixOperands& operands) {
     }
 }
 
-// Sixteen blocks of 4 x 4: lane 4 * block + column. A's rows are first broadcast to the lanes that use them.
+// Sixteen blocks of 4 x 4: lane 4 * block + column. A's rows are first spread over the lanes that use them.
 template <class Format, int depth, class Sum = FloatSum>
 void multiply_strict_4x4(const MatrixOperands& operands) {
     typedef typename Sum::Vector Vector;

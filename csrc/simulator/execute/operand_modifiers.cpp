@@ -47,7 +47,7 @@ const Step* take_signed_field(Wave* wave, const Step* step) {
         return (u32x16)((i32x16)(a << left) >> right);
     });
 }
-// Halves: the new low half from bit extra[0], the new high half from bit extra[1] (0 or 16 each).
+// Halves: the new low half starts at bit extra[0], the new high half at bit extra[1] (0 or 16 each).
 const Step* take_halves(Wave* wave, const Step* step) {
     const int low = static_cast<int>(step->extra[0]), high = static_cast<int>(step->extra[1]);
     return on_row(wave, step, [=](u32x16 a) __attribute__((always_inline)) {
@@ -69,7 +69,7 @@ bool is_packed_16(Type type) {
 }
 bool is_packed_32(Type type) { return type == Type::pk_f32 || type == Type::pk_b32; }
 
-// A source on its way: one row a dword.
+// A source while it is being modified: one row per dword.
 class SourceRows {
   public:
     SourceRows(StepBuilder& builder, const StepBuilder::Source& source, int dwords, int index)
@@ -81,7 +81,7 @@ class SourceRows {
     }
     int dwords() const { return dwords_; }
 
-    // Emits a step from row `from` to the scratch row of dword `to`, which then holds it.
+    // Emits a step from row `from` to the scratch row of dword `to`, which then holds the dword.
     Step& transform(Handler handler, int from, int to) {
         Step& step = builder_.emit(handler);
         step.source[0] = offset_[from];
@@ -94,12 +94,13 @@ class SourceRows {
     }
     Step& transform(Handler handler, int dword) { return transform(handler, dword, dword); }
 
-    // Both dwords from other dwords at once (op_sel of packed f32).
+    // Selects both dwords from other dwords at once (op_sel of packed f32).
     void choose(int low, int high) {
         if (low == 0 && high == 1) return;
         const uint32_t offset[2] = {offset_[low], offset_[high]};
         const uint8_t stride[2] = {stride_[low], stride_[high]};
-        // {1, 0} of a scratch pair cannot be done in place; sources are in registers or constants here.
+        // Swapping a scratch pair ({1, 0}) cannot be done in place; sources are in registers or constants
+        // here.
         for (int i = 0; i < 2; ++i) {
             offset_[i] = offset[i];
             stride_[i] = stride[i];
@@ -157,7 +158,7 @@ bool modify_source(const Instruction& in, StepBuilder& builder, const Operand& o
     const bool permuted = in.has_dpp && index == 0;
     const bool packed_encoding = in.encoding == isa::Encoding::vop3p;
     const bool selected = in.has_sdwa && index < 2 && in.sdwa.src_sel[index] != 6;
-    // Of a mixed operation op_sel_hi marks the f16 sources; of a packed one it is 1 where nothing is to be done.
+    // In a mixed operation op_sel_hi marks the f16 sources; in a packed one it is 1 if nothing is to be done.
     const bool halves = packed_encoding && in.row->has(isa::mix) ? high_select
                         : packed_encoding                        ? low_select || !high_select
                                                                  : low_select && is_16_bit(operand.type);
@@ -178,7 +179,7 @@ bool modify_source(const Instruction& in, StepBuilder& builder, const Operand& o
     if (selected) select_sdwa(rows, in.sdwa, index);
 
     if (packed_encoding && in.row->has(isa::mix)) {
-        // op_sel_hi says that the source is f16, op_sel which half.
+        // op_sel_hi marks the source as f16, op_sel selects the half.
         if (high_select) rows.transform(widen_half, 0).extra[0] = low_select ? 16 : 0;
         sign(rows, 0, 0x80000000, absolute, negate ? 0x80000000 : 0);
     } else if (packed_encoding && is_packed_32(operand.type)) {
@@ -189,7 +190,7 @@ bool modify_source(const Instruction& in, StepBuilder& builder, const Operand& o
         select_halves(rows, low_select, high_select);
         sign(rows, 0, 0x80008000, false, (negate ? 0x8000u : 0) | (negate_high ? 0x80000000u : 0));
     } else if (packed_encoding && operand.type == Type::b32) {
-        select_halves(rows, low_select, high_select);  // the dot products of bytes and nibbles
+        select_halves(rows, low_select, high_select);  // dot products of bytes and nibbles
     } else if (packed_encoding) {
         sign(rows, 0, 0x80000000, false, negate ? 0x80000000 : 0);
     } else {
@@ -208,8 +209,8 @@ bool modify_source(const Instruction& in, StepBuilder& builder, const Operand& o
 
 namespace {
 
-// extra[0], extra[1]: lanes that row_mask and bank_mask leave; data: the permutation, whose invalid lanes are not
-// written either unless immediate (bound_ctrl) is set.
+// extra[0], extra[1]: lanes that row_mask and bank_mask keep; data: the permutation, whose invalid lanes are
+// not written either unless immediate (bound_ctrl) is set.
 const Step* narrow_exec(Wave* wave, const Step* step) {
     const uint64_t exec = wave->exec;
     memcpy(at(wave, step->destination), &exec, sizeof exec);
@@ -249,12 +250,13 @@ void end_dpp(StepBuilder& builder) {
 
 namespace {
 
-// MODE: 4, 5 denormals of f32 (in, out), 6, 7 of f16 and f64, 8 DX10_CLAMP, 9 IEEE.
+// MODE: bits 4, 5 denormals of f32 (in, out), 6, 7 of f16 and f64, 8 DX10_CLAMP, 9 IEEE.
 template <class Float, class Bits>
 HIPKITTENS_INLINE Float scaled_and_clamped(const Wave* wave, const Step* step, Float a,
                                            uint32_t denormal_bit) {
     constexpr float factor[4] = {1.0f, 2.0f, 4.0f, 0.5f};
-    // Output modifiers work only where denormals are flushed and IEEE mode is off; they make -0 a +0.
+    // Output modifiers take effect only where denormals are flushed and IEEE mode is off; they turn -0 into
+    // +0.
     if (step->extra[0] && !(wave->mode & (denormal_bit | 0x200))) a = a * factor[step->extra[0]] + 0.0f;
     if (step->extra[1]) {
         const Float clamped = pick(a > 0, pick(a < 1, a, Float{} + 1), Float{});
@@ -311,7 +313,7 @@ const Step* adjust_f64(Wave* wave, const Step* step) {
     return step + 1;
 }
 
-// extra[0]: bits of the register that stay; immediate: shift; dwords: width of the result.
+// extra[0]: bits of the register that are preserved; immediate: shift; dwords: width of the result.
 const Step* merge(Wave* wave, const Step* step) {
     const Operands operands(step);
     const uint32_t kept = step->extra[0];

@@ -13,24 +13,25 @@ namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 // Scratch rows in use: sources 0..5, result 6..9, EXEC saved by DPP 15.
 inline constexpr int result_scratch_row = 6, saved_exec_scratch_row = 15;
 
-// Emits what the modifiers of source `index` ask for and returns where the operand then is. False: no such meaning.
+// Emits the steps for the modifiers of source `index` and returns where the operand is afterwards. False: no
+// such meaning.
 bool modify_source(const isa::Instruction& instruction, StepBuilder& builder, const isa::Operand& operand,
                    int index, StepBuilder::Source* source);
 
-// DPP's effect on the write: after the sources, before the operation. Returns whether end_dpp has to follow it.
+// DPP's effect on the write: after the sources, before the operation. Returns whether end_dpp must follow it.
 bool begin_dpp(const isa::Instruction& instruction, StepBuilder& builder);
 void end_dpp(StepBuilder& builder);
 
-// Which bits of the destination register a result of 32 bits or less replaces, and how it gets there.
+// Which bits of the destination register a result of 32 bits or less replaces, and how they are placed.
 struct Placement {
-    uint32_t kept = 0;   // bits of the register that stay
+    uint32_t kept = 0;   // bits of the register that are preserved
     uint8_t width = 32;  // bits of the result
     uint8_t shift = 0;   // where they go
     bool sign_extend = false;
     bool is_plain() const { return width == 32; }
 };
 
-// Scales (omod), clamps and places the result in the scratch rows into the register at `destination`.
+// Scales (omod) and clamps the result in the scratch rows, and writes it into the register at `destination`.
 void finish_result(StepBuilder& builder, uint32_t destination, const isa::Operand& operand, uint8_t omod,
                    bool clamp, const Placement& placement);
 

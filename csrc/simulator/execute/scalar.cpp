@@ -1,5 +1,5 @@
 // simulator/execute/scalar.cpp: scalar arithmetic and comparison: SOP1, SOP2, SOPK, SOPC and the SOPP that do
-// no control.
+// not affect control flow.
 // SPDX-License-Identifier: MIT
 //
 // Meanings follow "Scalar ALU Operations" of the CDNA3 and CDNA4 ISA manuals; `scc` inside an operation is
@@ -65,7 +65,7 @@ const Step* run_compare(Wave* wave, const Step* step) {
     return step + 1;
 }
 
-// EXEC <- f(source, EXEC); destination <- the EXEC from before, or (wrexec) the new one.
+// EXEC <- f(source, EXEC); destination <- the previous EXEC, or (wrexec) the new one.
 template <bool keep_new, class Operation>
 const Step* run_exec(Wave* wave, const Step* step) {
     const uint64_t before = wave->exec;
@@ -76,7 +76,7 @@ const Step* run_exec(Wave* wave, const Step* step) {
     return step + 1;
 }
 
-// How the operands of an instruction become those of its handler.
+// How the operands of an instruction map to those of its handler.
 enum class Form : uint8_t {
     none,
     unary,
@@ -177,7 +177,7 @@ Meaning meaning_of(Opcode opcode) {
         UNARY(s_ff1_i32_b64, u32, u64, first_set(a));
         UNARY(s_flbit_i32_b32, u32, u32, a ? leading_zeros(a) - 32 : -1);
         UNARY(s_flbit_i32_b64, u32, u64, leading_zeros(a));
-        // How many bits from the top equal the sign; -1 if all do.
+        // The number of leading bits equal to the sign; -1 if all are.
         UNARY(s_flbit_i32, u32, i32, (a ^ a >> 31) ? leading_zeros(static_cast<u32>(a ^ a >> 31)) - 32 : -1);
         UNARY(s_flbit_i32_i64, u32, i64, leading_zeros(static_cast<u64>(a ^ a >> 63)));
         UNARY(s_sext_i32_i8, u32, u32, static_cast<i32>(static_cast<int8_t>(a)));
@@ -211,7 +211,7 @@ Meaning meaning_of(Opcode opcode) {
                 scc = a < b;
                 return scc ? a : b;
             });
-        // SCC at equality: the CDNA3 and CDNA4 manuals define the maximum's SCC by >=, the minimum's by <.
+        // SCC when equal: the CDNA3 and CDNA4 manuals define the maximum's SCC by >=, the minimum's by <.
         case Opcode::s_max_i32:
             return binary<i32, i32, i32>([](i32 a, i32 b, u32& scc) {
                 scc = a >= b;
@@ -310,7 +310,7 @@ Meaning meaning_of(Opcode opcode) {
     }
 }
 
-// vccz, execz and scc have no row of their own: a step in front puts their value into scratch row `slot`.
+// vccz, execz and scc have no row of their own: a preceding step puts their value into scratch row `slot`.
 StepBuilder::Source source(const Instruction& instruction, const Operand& operand, StepBuilder& builder,
                            int slot) {
     Handler handler = nullptr;
@@ -344,7 +344,7 @@ StepBuilder::Source source(const Instruction& instruction, const Operand& operan
     return {row, 0};
 }
 
-// The unsigned comparisons of SOPK take their 16 bits without a sign.
+// The unsigned comparisons of SOPK zero-extend their 16 bits.
 bool compares_unsigned(Opcode opcode) {
     switch (opcode) {
         case Opcode::s_cmpk_eq_u32:
@@ -362,7 +362,7 @@ bool compares_unsigned(Opcode opcode) {
 bool bind_meaning(const Instruction& instruction, const Meaning& meaning, StepBuilder& builder) {
     Operand operands[3] = {instruction.operands[0], instruction.operands[1], instruction.operands[2]};
     for (Operand& operand : operands) {
-        // The scalar unit knows no 16-bit constants: 1.0 is 0x3f800000 for s_pack too.
+        // The scalar unit has no 16-bit constants: 1.0 is 0x3f800000 for s_pack too.
         if (operand.type != isa::OperandType::immediate) {
             if (operand.dwords == 1) operand.type = isa::OperandType::b32;
             continue;
@@ -386,7 +386,8 @@ bool bind_meaning(const Instruction& instruction, const Meaning& meaning, StepBu
             b = source(instruction, operands[1], builder, 1);
             break;
         default:
-            // s_addk and s_mulk name the destination, which is their first source too, and the constant.
+            // s_addk and s_mulk have two operands: the destination, which is also their first source, and the
+            // constant.
             if (instruction.encoding == isa::Encoding::sopk) {
                 a = {destination, 0};
                 b = source(instruction, operands[1], builder, 1);
@@ -408,7 +409,7 @@ bool bind_meaning(const Instruction& instruction, const Meaning& meaning, StepBu
 
 bool bind_scalar(const Instruction& instruction, StepBuilder& builder) {
     switch (instruction.opcode) {
-        // These concern time, caches or profiling; nothing a program can see here.
+        // These affect time, caches or profiling; nothing a program can observe here.
         case Opcode::s_nop:
         case Opcode::s_setprio:
         case Opcode::s_icache_inv:
@@ -418,7 +419,7 @@ bool bind_scalar(const Instruction& instruction, StepBuilder& builder) {
         case Opcode::s_wakeup:
             return true;
         case Opcode::s_sleep:
-            // A wave sleeps because it polls: its next backward branch gives way to the others.
+            // A wave sleeps because it polls: at its next backward branch it yields to the others.
             builder.emit([](Wave* wave, const Step* step) {
                 wave->budget = 0;
                 return step + 1;

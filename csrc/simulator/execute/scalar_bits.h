@@ -1,4 +1,4 @@
-// simulator/execute/scalar_bits.h: the bit arithmetic that scalar instructions are made of.
+// simulator/execute/scalar_bits.h: the bit arithmetic used by scalar instructions.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -15,7 +15,7 @@ static inline __attribute__((always_inline)) u32 count_bits(u64 value) {
     return static_cast<u32>(__builtin_popcountll(value));
 }
 
-// Position of the lowest / of the highest set bit counted from that end, -1 if there is none.
+// Position of the lowest / of the highest set bit, counted from that end; -1 if there is none.
 static inline __attribute__((always_inline)) i32 first_set(u64 value) {
     return value ? __builtin_ctzll(value) : -1;
 }
@@ -30,8 +30,8 @@ static inline __attribute__((always_inline)) u64 reverse_bits(u64 value) {
     return __builtin_bswap64(value);
 }
 
-// Bit i of the result: are any of bits 4i..4i+3 set (quadmask); the same for every bit of the quad (whole
-// quad mode).
+// Bit i of the result: whether any of bits 4i..4i+3 is set (quadmask); the same for every bit of the quad
+// (whole quad mode).
 static inline __attribute__((always_inline)) u64 quad_any(u64 value) {
     return (value | value >> 1 | value >> 2 | value >> 3) & 0x1111111111111111;
 }
@@ -53,7 +53,7 @@ static inline __attribute__((always_inline)) u64 double_bits(u32 source) {
     return value | value << 1;
 }
 
-// Bit field extract: offset in bits 4:0 (5:0 for 64 bits), width in bits 22:16; a field may stick out at the
+// Bit field extract: offset in bits 4:0 (5:0 for 64 bits), width in bits 22:16; a field may extend past the
 // top.
 template <class Value>
 static inline __attribute__((always_inline)) Value bit_field(Value value, u32 control) {

@@ -17,9 +17,9 @@ void complete_scalars(Wave* wave, PendingOperation* operation) {
     }
 }
 
-// The value is taken at issue: scalar loads read memory that nobody writes meanwhile (LLVM orders neither a
-// later vector store nor an earlier one against them without a wait). The registers change when the wait says
-// so.
+// The value is read at issue: scalar loads read memory that nobody writes meanwhile (LLVM orders neither a
+// later vector store nor an earlier one against them without a wait). The registers change when the wait
+// completes the load.
 const Step* queue_scalars(Wave* wave, const Step* step, PendingOperation* operation) {
     operation->complete = completion_of(step);
     operation->destination = step->destination;
@@ -29,12 +29,12 @@ const Step* queue_scalars(Wave* wave, const Step* step, PendingOperation* operat
             write_scalar(wave, step->destination + i * layout::scalar_row_bytes, poison_pattern);
         }
     }
-    // Two counts for more than one dword (rocjitsu's audit of the hardware's counters).
+    // Counts twice for more than one dword (rocjitsu's audit of the hardware's counters).
     queue_scalar(wave, operation, step->dwords > 1 ? 2 : 1);
     return step + 1;
 }
 
-// The two low bits of a scalar address do not count.
+// The two low bits of a scalar address are ignored.
 uint64_t address_of(const Wave* wave, const Step* step) {
     return (read_scalar64(wave, step->source[0]) + read_scalar(wave, step->source[1]) +
             static_cast<uint64_t>(int64_t{step->immediate})) &
@@ -100,7 +100,7 @@ void complete_store(Wave*, PendingOperation* operation) {
     }
 }
 
-// The data is taken at issue; memory changes when a wait, or the end of the program, says so.
+// The data is read at issue; memory changes at a wait, or at the end of the program.
 template <bool is_buffer>
 const Step* issue_store(Wave* wave, const Step* step) {
     PendingOperation* operation = peek_operation(wave);
@@ -124,8 +124,8 @@ const Step* issue_store(Wave* wave, const Step* step) {
     return step + 1;
 }
 
-// A scalar atomic is a vector atomic of lane 0 whose result goes to a scalar register. `result` stages it, and behind it
-// lies the function that performs the operation.
+// A scalar atomic is a vector atomic of lane 0 whose result goes to a scalar register. `result` stages it,
+// followed by the function that performs the operation.
 constexpr int performer_at = 96;
 void complete_atomic(Wave* wave, PendingOperation* operation) {
     Complete perform;
@@ -136,7 +136,8 @@ void complete_atomic(Wave* wave, PendingOperation* operation) {
         write_scalar(wave, operation->destination + i * layout::scalar_row_bytes, operation->result[64 * i]);
 }
 
-// extra[0]: bytes of the value; extra[1]: it is a cmpswap; dwords: of the result, 0 if it is not wanted.
+// extra[0]: bytes of the value; extra[1]: whether it is a cmpswap; dwords: of the result, 0 if it is not
+// returned.
 template <bool is_buffer>
 const Step* issue_atomic(Wave* wave, const Step* step) {
     PendingOperation* operation = peek_operation(wave);
@@ -173,7 +174,7 @@ const Step* issue_atomic(Wave* wave, const Step* step) {
     return step + 1;
 }
 
-// Time is a count of readings, so that a run does not depend on the host.
+// Time is the number of reads so far, so that a run does not depend on the host.
 const Step* issue_clock(Wave* wave, const Step* step) {
     PendingOperation* operation = peek_operation(wave);
     const uint64_t now = wave->pending->clock += 64;
@@ -188,7 +189,7 @@ enum class Access : uint8_t { none, load, store, atomic };
 struct Meaning {
     Access access = Access::none;
     bool is_buffer = false;
-    uint8_t dwords = 0;  // moved, or of an atomic's value
+    uint8_t dwords = 0;  // moved, or the size of an atomic's value
     Atomic atomic = Atomic::add;
 };
 
@@ -251,7 +252,8 @@ Meaning meaning_of(Opcode opcode) {
 
 bool bind_scalar_memory(const isa::Instruction& instruction, StepBuilder& builder) {
     switch (instruction.opcode) {
-        // Stores are in memory when they complete, and translations are never missing: nothing to discard or to probe.
+        // Stores are in memory when they complete, and translations are never missing: there is nothing to
+        // discard or probe.
         case Opcode::s_dcache_inv:
         case Opcode::s_dcache_wb:
         case Opcode::s_dcache_inv_vol:
@@ -277,7 +279,7 @@ bool bind_scalar_memory(const isa::Instruction& instruction, StepBuilder& builde
     const Meaning meaning = meaning_of(instruction.opcode);
     if (meaning.access == Access::none) return false;
     const uint16_t data = instruction.operands[0].code;
-    if (data > isa::code::vcc_hi) return false;  // EXEC and M0 cannot be loaded; trap registers are nobody's
+    if (data > isa::code::vcc_hi) return false;  // EXEC and M0 cannot be loaded; trap registers are unused
     const uint32_t offset = scalar_row_or_zero(instruction, instruction.operands[2], builder);
     const auto choose = [&](Handler global, Handler buffer) { return meaning.is_buffer ? buffer : global; };
     const bool returns = meaning.access == Access::atomic && instruction.sc0;

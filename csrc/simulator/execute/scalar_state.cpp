@@ -62,11 +62,11 @@ uint32_t hardware_register(const Wave* wave, uint32_t number) {
             return wave->scc | uint32_t{wave->exec == 0} << 9 |
                    uint32_t{read_scalar64(wave, layout::vcc) == 0} << 10 |
                    uint32_t{wave->workgroup->waves.size() > 1} << 11 | 1u << 16;
-        // HW_ID: wave slot in bits 3:0, SIMD in 5:4. Waves of a workgroup go round the four SIMDs; everything
-        // else is 0.
+        // HW_ID: wave slot in bits 3:0, SIMD in 5:4. Waves of a workgroup are assigned to the four SIMDs
+        // round-robin; everything else is 0.
         case register_hw_id:
             return wave->index_in_workgroup / 4 % 16 | (wave->index_in_workgroup % 4u) << 4;
-        // Sizes in units of 8 VGPRs and 16 SGPRs, less one; a wave has 112 SGPRs.
+        // Sizes in units of 8 VGPRs and 16 SGPRs, minus one; a wave has 112 SGPRs.
         case register_gpr_alloc:
             return (program.vgprs / 8 - 1) << 8 | 6u << 24;
         case register_lds_alloc:  // size in units of 512 bytes
@@ -76,7 +76,7 @@ uint32_t hardware_register(const Wave* wave, uint32_t number) {
         case register_xcc_id:
             return wave->workgroup->linear_id % wave->workgroup->dispatch->xccs;
         default:
-            return 0;  // no exception was raised, and no counter is shown
+            return 0;  // no exception was raised, and no counter is exposed
     }
 }
 
@@ -110,7 +110,7 @@ const Step* set_mode(Wave* wave, const Step* step) {
     return step + 1;
 }
 
-// Exceptions are never raised: there is nothing to clear.
+// Exceptions are never raised, so there is nothing to clear.
 const Step* set_nothing(Wave*, const Step* step) { return step + 1; }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// simulator/execute/scalar_state.h: s_getreg and s_setreg: the hardware registers a program may look at.
+// simulator/execute/scalar_state.h: s_getreg and s_setreg: the hardware registers a program may access.
 // SPDX-License-Identifier: MIT
 #pragma once
 

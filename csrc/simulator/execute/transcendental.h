@@ -24,8 +24,8 @@ HIPKITTENS_LARGE f32x16 exponential2(f32x16 x) {
 }
 
 HIPKITTENS_LARGE f64x8 logarithm2(f64x8 x) {
-    // x = 2^e * m with m in [sqrt(1/2), sqrt(2)); log2(m) is odd in s = (m - 1) / (m + 1). f32 denormals are normal here.
-    // Unsigned: what is no normal number gives anything, but no overflow.
+    // x = 2^e * m with m in [sqrt(1/2), sqrt(2)); log2(m) is odd in s = (m - 1) / (m + 1). f32 denormals are
+    // normal here. Unsigned: inputs that are not normal numbers give arbitrary results, but no overflow.
     const u64x8 bits = (u64x8)x;
     const i64x8 exponent = (i64x8)(bits - 0x3fe6a09e667f3bcd) >> 52;
     const f64x8 m = (f64x8)(bits - ((u64x8)exponent << 52));
@@ -61,7 +61,8 @@ HIPKITTENS_LARGE f32x16 reciprocal_square_root(f32x16 x) {
     return pick(usual, refined, y);
 }
 
-// Sine of x turns (cosine: a quarter turn later). The fraction of x is exact, so the result is too up to f32 rounding.
+// Sine of x turns (cosine: a quarter turn later). The fraction of x is exact, so the result is accurate up to
+// f32 rounding.
 template <bool cosine>
 HIPKITTENS_LARGE f64x8 sine_of_turns(f64x8 x) {
     const f64x8 fraction = x - round_to_integral<Rounding::nearest_even>(x);

@@ -1,4 +1,4 @@
-// simulator/execute/vector_binder.cpp: an instruction of the vector ALU to steps: sources with their modifiers, the
+// simulator/execute/vector_binder.cpp: translates a vector ALU instruction into steps: sources with their modifiers, the
 // operation, the result with its modifiers.
 // SPDX-License-Identifier: MIT
 #include "isa/table.h"
@@ -24,7 +24,7 @@ struct MeaningTable {
               float8_meanings(target), lanewise_meanings()}) {
             fill(plain, list);
         }
-        // Where nothing can overflow, clamp changes nothing.
+        // If nothing can overflow, clamp has no effect.
         memcpy(saturating, plain, sizeof saturating);
         fill(saturating, saturating_meanings());
         fill(saturating, lanewise_saturating_meanings());
@@ -44,8 +44,8 @@ bool is_float(Type type) {
            type == Type::pk_f32 || type == Type::pk_bf16;
 }
 
-// Instructions new in gfx9 leave the other half of their 16-bit destination alone; the older ones clear the upper half
-// (LLVM: GCNSubtarget::zeroesHigh16BitsOfDest).
+// Instructions new in gfx9 preserve the other half of their 16-bit destination; the older ones clear the
+// upper half (LLVM: GCNSubtarget::zeroesHigh16BitsOfDest).
 bool keeps_other_half(Opcode opcode) {
     switch (opcode) {
         case Opcode::v_mad_f16:
@@ -98,10 +98,10 @@ Placement placement_of(const Instruction& in, const Operand& destination) {
     return {};
 }
 
-// The registers an instruction names, sorted by what they are to its operation.
+// The operands of an instruction, by their role in its operation.
 struct Roles {
     const Operand* result = nullptr;  // a VGPR, or the mask of a comparison
-    const Operand* mask = nullptr;    // the carry or scale mask beside a result
+    const Operand* mask = nullptr;    // the carry or scale mask in addition to a result
     const Operand* sources[3] = {};
     int source_count = 0;
 };
@@ -120,7 +120,8 @@ bool sort_operands(const Instruction& in, Roles* roles) {
         }
     }
     if (!roles->result) return false;
-    // v_fmac and the like: the destination is the last source. (By the row: SDWA may read what it preserves.)
+    // v_fmac and the like: the destination is the last source. (According to the row: SDWA may read what it
+    // preserves.)
     if (in.row->forms[0].is_read && in.opcode != Opcode::v_fma_mixlo_f16 &&
         in.opcode != Opcode::v_fma_mixhi_f16) {
         if (roles->source_count == 3) return false;
@@ -164,7 +165,7 @@ bool bind_vector(const Instruction& in, StepBuilder& builder) {
     for (int i = 0; i < roles.source_count; ++i) {
         const Operand& operand = *roles.sources[i];
         if (&operand == roles.result) {
-            sources[i] = builder.source(in, operand);  // modifiers are not for the accumulator
+            sources[i] = builder.source(in, operand);  // modifiers do not apply to the accumulator
         } else if (!modify_source(in, builder, operand, i, &sources[i])) {
             return false;
         }

@@ -5,7 +5,7 @@
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 namespace {
 
-// Toward zero; what does not fit becomes the nearest value that does, NaN becomes 0.
+// Rounds toward zero; out-of-range values become the nearest representable value, NaN becomes 0.
 HIPKITTENS_LARGE i32x16 to_i32(f32x16 a) {
     const f32x16 number = pick(a != a, f32x16{}, a);
     return pick(number >= 2147483648.0f, i32x16{} + 0x7fffffff, __builtin_convertvector(number, i32x16));
@@ -72,7 +72,7 @@ HIPKITTENS_LARGE u32x16 with_byte(u32x16 whole, u32x16 index, u32x16 byte) {
     return (whole & ~((u32x16{} + 0xff) << shift)) | byte << shift;
 }
 
-// Stochastic rounding: the random bits that will be cut off are added below the last place.
+// Stochastic rounding: the random bits, aligned with the bits to be truncated, are added.
 HIPKITTENS_LARGE u32x16 to_bfloat_stochastic(f32x16 a, u32x16 random) {
     const u32x16 bits = (u32x16)a, magnitude = bits & 0x7fffffff;
     const u32x16 rounded = (bits + (random >> 16)) >> 16;

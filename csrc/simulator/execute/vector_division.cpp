@@ -47,7 +47,8 @@ HIPKITTENS_LARGE auto is_denormal(Float a) {
     return (exponent_field(a) == 0) & (((Bits)a << 1) != 0);
 }
 
-// Which of a source, its larger and its smaller multiple v_div_scale returns, and whether v_div_fmas has to scale.
+// Returns which of a source, its larger and its smaller multiple v_div_scale produces, and whether v_div_fmas
+// has to scale.
 template <class Float>
 HIPKITTENS_LARGE auto scaled(Float source, Float denominator, Float numerator) {
     using D = Division<Float>;
@@ -115,7 +116,7 @@ HIPKITTENS_LARGE f32x16 fixed_up_half(f32x16 quotient, f32x16 denominator, f32x1
     return pick(numerator != numerator, quiet(numerator), result);
 }
 
-// fma, scaled back where VCC says that v_div_scale scaled, with one rounding.
+// fma, scaled back where VCC indicates that v_div_scale scaled, with one rounding.
 template <class Float>
 HIPKITTENS_LARGE Float scale_back(Float c) {
     using Element = decltype(+c[0]);
@@ -133,7 +134,7 @@ HIPKITTENS_LARGE f32x16 scaled_fma(f32x16 a, f32x16 b, f32x16 c, i32x16 scale) {
     return result;
 }
 
-// (a * b + c) / 2^128 where that is denormal: rounded to odd in 64 bits first, then once to f64.
+// (a * b + c) / 2^128 if that is denormal: rounded to odd in 64 bits first, then once to f64.
 [[maybe_unused]] __attribute__((noinline)) double denormal_quotient(double a, double b, double c) {
     const double product = a * b, product_rest = __builtin_fma(a, b, -product);
     long double sum = static_cast<long double>(c) + product;

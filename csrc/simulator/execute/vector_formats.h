@@ -6,7 +6,7 @@
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
-// f16 in the low half of each lane. A NaN comes out quiet with its payload, as F16C does it.
+// f16 in the low half of each lane. A NaN becomes quiet and keeps its payload, as in F16C.
 HIPKITTENS_LARGE f32x16 half_to_float(u32x16 half) {
 #if defined(__AVX512F__)
     return (f32x16)_mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)half));
@@ -21,14 +21,14 @@ HIPKITTENS_LARGE f32x16 half_to_float(u32x16 half) {
 #endif
 }
 
-// The same, but a signaling NaN stays one.
+// The same, but a signaling NaN stays signaling.
 HIPKITTENS_LARGE f32x16 half_to_float_unquieted(u32x16 half) {
     const u32x16 magnitude = half & 0x7fff;
     const auto signaling = (magnitude > 0x7c00) & (magnitude < 0x7e00);
     return (f32x16)((u32x16)half_to_float(half) & ~((u32x16)signaling & 0x400000));
 }
 
-// f32 to f16, to nearest even, zeros above.
+// f32 to f16, to nearest even, zeros in the upper half.
 HIPKITTENS_LARGE u32x16 float_to_half(f32x16 value) {
 #if defined(__AVX512F__)
     return (u32x16)_mm512_cvtepu16_epi32(_mm512_cvtps_ph((__m512)value, 8));
@@ -44,7 +44,7 @@ HIPKITTENS_LARGE u32x16 float_to_half(f32x16 value) {
 #endif
 }
 
-// f32 to f16, toward zero: what is too large becomes the largest finite value.
+// f32 to f16, toward zero: values that are too large become the largest finite value.
 HIPKITTENS_LARGE u32x16 float_to_half_toward_zero(f32x16 value) {
 #if defined(__AVX512F__)
     return (u32x16)_mm512_cvtepu16_epi32(_mm512_cvtps_ph((__m512)value, 8 | 3));
@@ -62,7 +62,7 @@ HIPKITTENS_LARGE u32x16 float_to_half_toward_zero(f32x16 value) {
 
 HIPKITTENS_INLINE f32x16 bfloat_to_float(u32x16 value) { return (f32x16)(value << 16); }
 
-// f32 to bf16 in the upper half of each lane, to nearest even; the lower half is rubbish.
+// f32 to bf16 in the upper half of each lane, to nearest even; the lower half is undefined.
 HIPKITTENS_LARGE u32x16 float_to_bfloat_high(f32x16 value) {
     const u32x16 bits = (u32x16)value;
     const u32x16 rounded = bits + 0x7fff + ((bits >> 16) & 1);

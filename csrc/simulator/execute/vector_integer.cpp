@@ -37,12 +37,12 @@ HIPKITTENS_LARGE i32x16 high_product(i32x16 a, i32x16 b) {
 
 HIPKITTENS_INLINE i32x16 signed24(i32x16 a) { return (a << 8) >> 8; }
 
-// {high, low} shifted right by 0..31, low half.
+// {high, low} shifted right by 0..31; returns the low half.
 HIPKITTENS_INLINE u32x16 funnel(u32x16 high, u32x16 low, u32x16 count) {
     return (low >> count) | ((high << 1) << (31 - count));
 }
 
-// v_perm_b32: byte `sel` of {a, b}; 8..11 the sign of a 16-bit half, 12 zero, above 0xff.
+// v_perm_b32: byte `sel` of {a, b}; 8..11 the sign of a 16-bit half, 12 zero, above that 0xff.
 HIPKITTENS_LARGE u32x16 permute_byte(u32x16 a, u32x16 b, u32x16 sel) {
     const u32x16 shift = (sel & 3) * 8;
     const u32x16 byte = (pick(sel < 4, b, a) >> shift) & 0xff;
@@ -53,7 +53,7 @@ HIPKITTENS_LARGE u32x16 permute_byte(u32x16 a, u32x16 b, u32x16 sel) {
 HIPKITTENS_LARGE u32x16 permute(u32x16 a, u32x16 b, u32x16 sel) {
 #if defined(__AVX512BW__)
     if (__builtin_expect(!any((i32x16)((sel & 0xf8f8f8f8) != 0)), 1)) {
-        // A byte shuffle reaches the sixteen bytes of four lanes: its index is the byte in the lane plus the lane's place.
+        // A byte shuffle covers the sixteen bytes of four lanes: its index is the byte in the lane plus the lane's offset.
         const u32x16 place = {0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0, 0x04040404, 0x08080808, 0x0c0c0c0c,
                               0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0, 0x04040404, 0x08080808, 0x0c0c0c0c};
         const __m512i index = (__m512i)((sel & 0x03030303) | place);
@@ -116,7 +116,7 @@ HIPKITTENS_LARGE WithBit<u32x16, i32x16> subtract_with_borrow(u32x16 a, u32x16 b
     {isa::Opcode::opcode, as_with_bit<u32x16, u32x16, u32x16, LaneMask>( \
                               HIPKITTENS_LAMBDA((auto a, auto b, auto c), __VA_ARGS__))},
 
-// Counts the bits of a below each lane's number.
+// Counts the set bits of a below each lane's number.
 template <int half>
 const Step* count_below(Wave* wave, const Step* step) {
     const u32x16 lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -130,7 +130,7 @@ const Step* count_below(Wave* wave, const Step* step) {
     return step + 1;
 }
 
-// The truth table of v_bitop3 (step.immediate) as a sum of the products that are in it.
+// The truth table of v_bitop3 (step.immediate) as a sum of its product terms.
 const Step* ternary_logic(Wave* wave, const Step* step) {
     for (int quarter = 0; quarter < 4; ++quarter) {
         const u32x16 a = source<u32x16>(wave, step, 0, quarter), b = source<u32x16>(wave, step, 1, quarter),
@@ -260,7 +260,7 @@ const Meaning rows[] = {
 // clang-format on
 
 // With clamp an integer result saturates instead of wrapping around.
-// clang-format off: one row an instruction
+// clang-format off: one row per instruction
 const Meaning saturating_rows[] = {
     MEANING2(v_add_u32, u32x16, u32x16, u32x16, pick(a + b < a, u32x16{} - 1, a + b))
     MEANING2(v_sub_u32, u32x16, u32x16, u32x16, pick(a < b, u32x16{}, a - b))

@@ -25,7 +25,7 @@ uint64_t source_qword(const Wave* wave, const Step* step, int index, int lane) {
     return source_dword(wave, step, index, lane) | uint64_t{source_dword(wave, step, index, lane, 1)} << 32;
 }
 
-// All results before any register changes: a destination may overlap a source.
+// Computes all results before any register changes: a destination may overlap a source.
 template <int dwords, class Function>
 const Step* each_lane(Wave* wave, const Step* step, Function function) {
     uint32_t results[64][dwords];
@@ -62,7 +62,8 @@ const Step* three_dwords(Wave* wave, const Step* step, Function function) {
 
 // ---- Differences.
 
-// Sum over the four bytes of `b` of the distances to those of `a`; a byte 0 of the reference `b` counts nothing if masked.
+// Sum over the four bytes of `b` of the absolute differences from those of `a`; if masked, bytes of the
+// reference `b` that are 0 are skipped.
 uint32_t byte_differences(uint32_t a, uint32_t b, bool masked) {
     uint32_t sum = 0;
     for (int shift = 0; shift < 32; shift += 8) {
@@ -101,7 +102,7 @@ const Step* four_windows_u32(Wave* wave, const Step* step) {
     });
 }
 
-// ---- Digits of 2/pi: 1201 bits behind the point, the first in the highest bit.
+// ---- Digits of 2/pi: 1201 bits after the point, the first in the highest bit.
 
 constexpr uint32_t two_over_pi[40] = {
     0xa2f9836e, 0x4e441529, 0xfc2757d1, 0xf534ddc0, 0xdb629599, 0x3c439041, 0xfe5163ab, 0xdebbc561,
@@ -110,8 +111,8 @@ constexpr uint32_t two_over_pi[40] = {
     0xef2f118b, 0x5a0a6d1f, 0x6d367ecf, 0x27cb09b7, 0x4f463f66, 0x9e5fea2d, 0x7527bac7, 0xebe5f17b,
     0x3d0739f7, 0x8a5292ea, 0x6bfb5fb1, 0x1f8d5d08, 0x56033046, 0xfc7b0000,
 };
-// Bits [shift, shift + 53) behind the point, as a number of that weight. (Manual: V_TRIG_PREOP_F64; which bits the shift
-// means as in LLVM's constant folding of amdgcn.trig.preop.)
+// Bits [shift, shift + 53) after the point, as a number of that weight. (Manual: V_TRIG_PREOP_F64; the
+// meaning of the shift is as in LLVM's constant folding of amdgcn.trig.preop.)
 const Step* digits_of_two_over_pi(Wave* wave, const Step* step) {
     return each_lane<2>(wave, step, [&](int lane, uint32_t* result) {
         const uint32_t exponent = source_dword(wave, step, 0, lane, 1) >> 20 & 0x7ff;
@@ -196,7 +197,7 @@ const Step* saturating_mad64(Wave* wave, const Step* step) {
                                   : static_cast<Sum>(uint64_t{a} * b) + c;
         const Sum lowest = is_signed ? Sum{INT64_MIN} : Sum{0},
                   highest = is_signed ? Sum{INT64_MAX} : static_cast<Sum>(UINT64_MAX);
-        // The mask as without clamp: bit 64 of the sum.
+        // The mask is the same as without clamp: bit 64 of the sum.
         if (is_signed ? sum < 0 : sum > highest) carries |= uint64_t{1} << lane;
         const uint64_t value = static_cast<uint64_t>(sum < lowest ? lowest : sum > highest ? highest : sum);
         result[0] = static_cast<uint32_t>(value);

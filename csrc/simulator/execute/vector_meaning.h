@@ -29,8 +29,8 @@ struct Access {  // a lane vector itself
 
 struct Half {};        // f16 in the low half, computed as f32
 struct PackedHalf {};  // two f16, computed as f32
-struct PlainHalf {};   // the same, signaling NaNs kept: minimum and maximum tell them from quiet ones
-struct LowU16 {};      // u16 in the low half; a result has zeros above
+struct PlainHalf {};   // the same, keeping signaling NaNs: minimum and maximum tell them from quiet ones
+struct LowU16 {};      // u16 in the low half; a result has zeros in the upper half
 struct LowI16 {};      // the same, sign extended when read
 struct U64 {};         // register pairs, computed as two vectors of eight
 struct I64 {};
@@ -38,12 +38,12 @@ struct F64 {};
 struct U32As64 {};  // one register, extended to 64 bits; as a result: the low dwords
 struct I32As64 {};
 struct F32As64 {};   // f32 widened to f64; as a result: rounded once
-struct LaneMask {};  // a scalar pair, one bit a lane: -1 where the bit is set
+struct LaneMask {};  // a scalar pair, one bit per lane: -1 where the bit is set
 
 inline constexpr uint32_t fp16_overflow_bit = 1u << 23;  // MODE.FP16_OVFL
 
-// With MODE.FP16_OVFL a finite result beyond the range of f16 is the largest f16 and no infinity (CDNA3 ISA manual, "Mode
-// Register"); infinities stay.
+// With MODE.FP16_OVFL a finite result out of range of f16 becomes the largest f16 instead of infinity (CDNA3
+// ISA manual, "Mode Register"); infinities are unchanged.
 HIPKITTENS_INLINE f32x16 within_half(const Wave* wave, f32x16 value) {
     if (__builtin_expect(!(wave->mode & fp16_overflow_bit), 1)) return value;
     const u32x16 bits = (u32x16)value, magnitude = bits & 0x7fffffff;
@@ -155,7 +155,7 @@ struct Access<LaneMask> {
     }
 };
 
-// A value of plain vectors, or of Wide ones half by half.
+// Applies to plain vectors, or to each half of Wide ones.
 template <class Function, class First, class... More>
 HIPKITTENS_INLINE auto evaluate(Function function, const First& first, const More&... more) {
     return function(first, more...);
@@ -184,7 +184,7 @@ struct Operands {
     }
 };
 
-// ---- f64 beside f32: MXCSR holds the denormal mode of f32, so where the two modes differ f64 sets its own around it.
+// ---- f64 next to f32: MXCSR holds the denormal mode of f32, so if the two modes differ f64 sets its own around it.
 
 class Float64Mode {
   public:
@@ -216,8 +216,8 @@ struct ModeOf<true> {
     using Guard = Float64Mode;
 };
 
-// ---- NaN: which payload a host's add or fma passes on depends on how the compiler ordered its operands. The result
-// here is the first source that is a NaN, quieted; otherwise what the host generates.
+// ---- NaN: which payload a host's add or fma propagates depends on how the compiler ordered its operands.
+// The result here is the first source that is a NaN, quieted; otherwise whatever the host generates.
 
 HIPKITTENS_INLINE f32x16 quiet(f32x16 value) { return (f32x16)((u32x16)value | 0x400000u); }
 HIPKITTENS_INLINE f64x8 quiet(f64x8 value) { return (f64x8)((u64x8)value | 0x8000000000000u); }
@@ -263,7 +263,7 @@ HIPKITTENS_INLINE void settle_nan(Wide<Vector>& result, const Wide<More>&... sou
     settle_nan(result.second, sources.second...);
 }
 
-// Float arithmetic, whose NaNs need settling.
+// Float arithmetic, with NaN results as specified above.
 template <class Function, class Kind, size_t... index>
 HIPKITTENS_INLINE const Step* run_arithmetic(Wave* wave, const Step* step, std::index_sequence<index...>) {
     [[maybe_unused]] const typename ModeOf<any_f64<Kind>>::Guard guard(wave);
@@ -289,7 +289,7 @@ HIPKITTENS_INLINE uint32_t lane_bits(Wide<i64x8> truth) {
     return to_bits(truth.first) | to_bits(truth.second) << 8;
 }
 
-// A comparison: one bit a lane into the scalar pair `destination`, 0 where EXEC is off.
+// A comparison: one bit per lane into the scalar pair `destination`, 0 where EXEC is off.
 template <class Function, class... Kinds, size_t... index>
 HIPKITTENS_INLINE const Step* run_compare(Wave* wave, const Step* step, std::index_sequence<index...>) {
     [[maybe_unused]] const typename ModeOf<any_f64<Kinds...>>::Guard guard(wave);
@@ -309,7 +309,7 @@ const Step* compare(Wave* wave, const Step* step) {
     return run_compare<Function, Kinds...>(wave, step, std::index_sequence_for<Kinds...>{});
 }
 
-// A result and a bit a lane, into the scalar pair extra[0].
+// A result and one bit per lane, which goes into the scalar pair extra[0].
 template <class Vector, class Truth>
 struct WithBit {
     Vector value;
@@ -390,7 +390,7 @@ constexpr Handler as_with_bit(Function) {
     {isa::Opcode::opcode,                      \
      as_elementwise<Result, A, B, C>(HIPKITTENS_LAMBDA((auto a, auto b, auto c), __VA_ARGS__))},
 
-// Float arithmetic: all sources and the result of one kind, NaNs settled.
+// Float arithmetic: all sources and the result of one kind, with NaN results as specified above.
 #define FLOAT1(opcode, Kind, ...) \
     {isa::Opcode::opcode, as_arithmetic<Kind, 1>(HIPKITTENS_LAMBDA((auto a), __VA_ARGS__))},
 #define FLOAT2(opcode, Kind, ...) \

@@ -93,13 +93,13 @@ bool is_direct_to_lds(const isa::Instruction& instruction) {
     }
 }
 
-// Operands by position (isa/table.h): which is the address and which the data.
+// Operands by position (isa/table.h): the address and the data.
 struct Positions {
     AddressForm form;
     int destination = -1, data = -1, vaddr = -1, saddr = -1;
 };
 
-// `results` and `data`: the instruction writes a VGPR, reads data.
+// `results` and `data`: whether the instruction writes a VGPR and reads data.
 Positions positions_of(const isa::Instruction& instruction, bool results, bool data) {
     Positions positions{};
     int next = 0;
@@ -151,7 +151,7 @@ void set_addresses(const isa::Instruction& instruction, StepBuilder& builder, St
 bool bind_vector_memory(const isa::Instruction& instruction, StepBuilder& builder) {
     if (bind_formatted_buffer(instruction, builder)) return true;
     if (instruction.encoding == Encoding::mtbuf) return false;
-    // Caches hold no data: what is missing is found by checks/visibility.h.
+    // The simulated caches hold no data: missing cache control is found by checks/visibility.h.
     if (instruction.opcode == Opcode::buffer_inv || instruction.opcode == Opcode::buffer_wbl2) {
         builder.emit(instruction.opcode == Opcode::buffer_inv ? invalidate : write_back);
         return true;
@@ -164,7 +164,8 @@ bool bind_vector_memory(const isa::Instruction& instruction, StepBuilder& builde
     if (to_lds && !load->in_lds) return false;
     const bool returns = atomic && instruction.sc0;
     const Positions positions = positions_of(instruction, (load && !to_lds) || returns, store || atomic);
-    // A constant is taken before the step: emitting invalidates nothing, but asking for one may throw.
+    // A constant is allocated before the step is emitted: emitting invalidates nothing, but allocating one
+    // may throw.
     const uint32_t scalar_offset =
         positions.form == AddressForm::buffer
             ? scalar_row_or_zero(instruction, instruction.operands[positions.saddr + 1], builder)

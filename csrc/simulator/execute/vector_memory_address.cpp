@@ -10,7 +10,7 @@ HIPKITTENS_INLINE const uint32_t* lanes_of(Wave* wave, uint32_t row) {
     return reinterpret_cast<const uint32_t*>(at(wave, row));
 }
 
-// A row widened to 64 bits, plus base; with the row after it as upper halves if `pairs`.
+// A row widened to 64 bits, plus base; with the next row as upper halves if `pairs`.
 template <bool pairs>
 HIPKITTENS_INLINE void add_base(const uint32_t* __restrict row, uint64_t base, uint64_t* __restrict address) {
 #if defined(__AVX512F__)
@@ -26,8 +26,8 @@ HIPKITTENS_INLINE void add_base(const uint32_t* __restrict row, uint64_t base, u
 #endif
 }
 
-// Lowest and highest of 64 addresses, as signed numbers: host addresses are positive, a negative one makes a span
-// that no region allows.
+// Lowest and highest of 64 addresses, as signed numbers: host addresses are positive, and a negative one
+// makes a span that no region contains.
 HIPKITTENS_INLINE void span_of(const uint64_t* address, uint64_t* lowest, uint64_t* highest) {
 #if defined(__AVX512F__)
     __m512i low = _mm512_load_si512(address), high = low;
@@ -55,7 +55,7 @@ HIPKITTENS_INLINE bool allows(const Region* region, uint64_t first, uint64_t end
            (!store || region->writable);
 }
 
-// Lanes of a load that reach beyond the memory of the launch keep the bytes that do not.
+// Lanes of a load that reach past the memory of the launch keep the bytes that are inside.
 void cut_overreads(Wave* wave, uint64_t lanes, uint32_t bytes, PendingOperation* operation) {
     if (!operation->partial) {
         for (uint64_t left = operation->valid; left; left &= left - 1)

@@ -1,4 +1,4 @@
-// simulator/execute/vector_memory_complete.cpp: loads and stores when they complete, and which is which.
+// simulator/execute/vector_memory_complete.cpp: completion of loads and stores, and their tables.
 // SPDX-License-Identifier: MIT
 #include "simulator/execute/memory_pieces.h"
 #include "simulator/execute/vector_memory.h"
@@ -11,8 +11,8 @@ namespace {
 
 HostPointers pointers(const PendingOperation* operation) { return {operation->address, 0}; }
 
-// Copies what is in range of every lane; the rest of a dword that has begun is poison (what hardware gives
-// there is not documented), dwords that lie outside altogether are 0.
+// Copies the in-range part of every lane; the rest of a partially in-range dword is poison (what hardware
+// returns there is not documented), dwords that are entirely out of range are 0.
 template <int bytes>
 void copy_partial(const PendingOperation* operation, uint8_t* lanes, uint64_t* address) {
     for (int lane = 0; lane < 64; ++lane) {
@@ -124,7 +124,7 @@ constexpr Load dword_load() {
             0xffffffff};
 }
 
-// Loads and stores of one kind in MUBUF, FLAT, GLOBAL and SCRATCH differ in their addresses only.
+// Loads and stores of one kind in MUBUF, FLAT, GLOBAL and SCRATCH differ only in their addresses.
 #define HIPKITTENS_FORMS(name) \
     Opcode::buffer_##name, Opcode::flat_##name, Opcode::global_##name, Opcode::scratch_##name
 #define HIPKITTENS_TO_LDS(name) Opcode::global_load_lds_##name, Opcode::scratch_load_lds_##name

@@ -1,4 +1,4 @@
-// simulator/execute/vector_memory_issue.cpp: what vector memory instructions do when they are issued.
+// simulator/execute/vector_memory_issue.cpp: issue of vector memory instructions.
 // SPDX-License-Identifier: MIT
 #include "simulator/execute/atomics.h"
 #include "simulator/execute/vector_memory.h"
@@ -17,7 +17,7 @@ HIPKITTENS_INLINE bool record_addresses(Wave* wave, const Step* step, PendingOpe
     if constexpr (form == AddressForm::buffer) return record_buffer_addresses(wave, step, operation);
 }
 
-// Scratch is every lane's own: nothing orders it with what other waves do.
+// Scratch is private to each lane: no ordering with other waves is needed.
 template <AddressForm form>
 HIPKITTENS_INLINE void queue(Wave* wave, PendingOperation* operation, bool writes) {
     if constexpr (form == AddressForm::flat) {
@@ -36,8 +36,8 @@ HIPKITTENS_INLINE void count_bytes(Wave* wave, const Step* step, const PendingOp
         record_access(wave, step, operation, store);
 }
 
-// The data is wanted when the load completes; the host can fetch it meanwhile. Neighbouring lanes mostly share
-// its lines.
+// The data is needed when the load completes; the host can fetch it meanwhile. Neighboring lanes mostly share
+// cache lines.
 HIPKITTENS_INLINE void prefetch(const PendingOperation* operation, uint32_t bytes) {
     constexpr uint32_t line_bytes = 64;
     if (bytes < 8 || !operation->valid) return;
@@ -63,7 +63,7 @@ const Step* issue_load(Wave* wave, const Step* step) {
 }
 
 // LDS address = the workgroup's base + M0[17:0] + instruction offset + lane * size; masked lanes keep their
-// bytes (CDNA3 ISA manual, "Memory buffer load to LDS"; the offset counts on both sides).
+// bytes (CDNA3 ISA manual, "Memory buffer load to LDS"; the offset applies to both addresses).
 template <AddressForm form>
 const Step* issue_load_to_lds(Wave* wave, const Step* step) {
     PendingOperation* operation = peek_operation(wave);
@@ -123,7 +123,7 @@ template <AddressForm form, int dwords>
 const Step* issue_atomic(Wave* wave, const Step* step) {
     PendingOperation* operation = peek_operation(wave);
     if (__builtin_expect(!record_addresses<form>(wave, step, operation), 0)) return nullptr;
-    // An atomic is all or nothing.
+    // An atomic is either fully in range or not performed.
     if (operation->partial) {
         for (uint64_t left = operation->valid; left; left &= left - 1) {
             const int lane = __builtin_ctzll(left);

@@ -30,7 +30,8 @@ HIPKITTENS_LARGE auto is_signaling(Float a) {
     return is_nan(a) & (((Bits)a >> (Fields<Float>::mantissa_bits - 1) & 1) == 0);
 }
 
-// One NaN: the other source. A signaling NaN is quieted and returned (MODE.IEEE, which compute kernels have set).
+// One NaN: the result is the other source. A signaling NaN is quieted and returned (MODE.IEEE, which compute
+// kernels have set).
 template <class Float>
 HIPKITTENS_LARGE Float number_or_nan(Float a, Float b, Float result) {
     const auto unordered = is_nan(a) | is_nan(b);
@@ -39,7 +40,7 @@ HIPKITTENS_LARGE Float number_or_nan(Float a, Float b, Float result) {
     result = pick(is_signaling(b), quiet(b), result);
     return pick(is_signaling(a), quiet(a), result);
 }
-// -0 is less than +0, hence the sign bits of equal values decide: their and for the maximum, their or for the minimum.
+// -0 is less than +0, so the sign bits of equal values decide: their AND for the maximum, their OR for the minimum.
 template <class Float>
 HIPKITTENS_LARGE Float maximum_number(Float a, Float b) {
     using Bits = typename Fields<Float>::Bits;
@@ -52,7 +53,7 @@ HIPKITTENS_LARGE Float minimum_number(Float a, Float b) {
     return number_or_nan(a, b,
                          pick(is_greater(b, a), a, pick(is_greater(a, b), b, (Float)((Bits)a | (Bits)b))));
 }
-// IEEE 754-2019 maximum and minimum: any NaN wins.
+// IEEE 754-2019 maximum and minimum: any NaN propagates.
 template <class Float>
 HIPKITTENS_LARGE Float maximum(Float a, Float b) {
     const Float result = maximum_number(a, b);
@@ -83,11 +84,11 @@ HIPKITTENS_LARGE f64x8 fraction(f64x8 a) {
     return pick(difference >= 1.0, f64x8{} + 0x1.fffffffffffffp-1, difference);
 }
 
-// f64 * 2^n for any n: in steps that stay exact, so that it is rounded once.
+// f64 * 2^n for any n: multiplied in steps that stay exact, so that it is rounded once.
 HIPKITTENS_LARGE f64x8 load_exponent(f64x8 a, i64x8 n) {
     n = pick(n < -2200, i64x8{} - 2200, pick(n > 2200, i64x8{} + 2200, n));
     for (int pass = 0; pass < 2; ++pass) {
-        // 2^-1022 * 2^53 leaves the significand's bits above the denormal step until the last factor.
+        // 2^-1022 * 2^53 keeps the significand's bits above the denormal step until the last factor.
         a = pick(n < -1022, a * 0x1p-969, pick(n > 1023, a * 0x1p1023, a));
         n = pick(n < -1022, n + 969, pick(n > 1023, n - 1023, n));
     }
@@ -106,7 +107,7 @@ HIPKITTENS_LARGE auto exponent_field(Float a) {
     return (typename F::Int)((typename F::Bits)a >> F::mantissa_bits & F::special);
 }
 template <class Float>
-HIPKITTENS_LARGE Float normalized(Float a) {  // a denormal times a power of two, found through its bits
+HIPKITTENS_LARGE Float normalized(Float a) {  // a denormal times a power of two, computed from its bits
     using F = Fields<Float>;
     const auto mantissa = (typename F::Int)a & ((F::one << F::mantissa_bits) - 1);
     const Float magnitude = __builtin_convertvector(mantissa, Float);

@@ -1,11 +1,11 @@
-// simulator/execute/vector_packed.cpp: two values a register (VOP3P) and dot products. The halves have been chosen by
-// op_sel before: a packed source holds the low result's operand below and the high result's above.
+// simulator/execute/vector_packed.cpp: two values per register (VOP3P) and dot products. The halves have already been selected by
+// op_sel: a packed source holds the low result's operand in its low half and the high result's in its high half.
 // SPDX-License-Identifier: MIT
 #include "simulator/execute/vector_number.h"
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
-struct PackedPlainHalf {};  // the same, signaling NaNs kept
+struct PackedPlainHalf {};  // the same, keeping signaling NaNs
 struct PackedBfloat {};     // two bf16, read only
 struct PackedFloat {};      // two f32 in a register pair
 struct PackedDword {};      // two dwords in a register pair
@@ -56,7 +56,7 @@ HIPKITTENS_INLINE f32x16 dot_of_bfloats(Wide<f32x16> a, Wide<f32x16> b, f32x16 c
     return pick(result != result, first_nan(result, a.first, b.first, a.second, b.second, c), result);
 }
 
-// Sum of products of the elements of `bits` bits.
+// Sum of the products of elements of `bits` bits.
 template <int bits>
 HIPKITTENS_INLINE u32x16 unsigned_dot(u32x16 a, u32x16 b, u32x16 c) {
     for (int shift = 0; shift < 32; shift += bits) {
@@ -102,7 +102,7 @@ const Meaning rows[] = {
     FLOAT2(v_pk_add_f32, PackedFloat, a + b)
     FLOAT2(v_pk_mul_f32, PackedFloat, a * b)
     FLOAT3(v_pk_fma_f32, PackedFloat, fma(a, b, c))
-    // op_sel has put the dword chosen from each source into its low register.
+    // op_sel has moved the dword selected from each source into its low register.
     MEANING2(v_pk_mov_b32, PackedDword, u32x16, u32x16, (Wide<u32x16>{a, b}))
 
     MEANING3(v_dot2_f32_f16, f32x16, PackedHalf, PackedHalf, f32x16, dot_of_halves(a, b, c))

@@ -2,8 +2,8 @@
 // bits (v_cvt_scalef32_*), and the stochastic ones to fp8 and bf8 (v_cvt_sr_*8_f32).
 // SPDX-License-Identifier: MIT
 //
-// Only the exponent field of the scale counts: 2^(field - 127), NaN for 255. To the small format values are divided by
-// it, from the small format multiplied; both are exact. op_sel names bytes or words of the small side.
+// Only the exponent field of the scale is used: 2^(field - 127), NaN for 255. Conversions to the small format divide by
+// it, conversions from the small format multiply by it; both are exact. op_sel selects bytes or words of the small side.
 #include "isa/table.h"
 #include "simulator/execute/vector_small_float.h"
 #include "simulator/execute/vector_special.h"
@@ -15,7 +15,7 @@ using isa::Instruction;
 using isa::Opcode;
 using isa::Operand;
 
-// Element `i` of a source or result: f32 in a register each, 16-bit floats two to a register.
+// Element `i` of a source or result: f32 in one register each, 16-bit floats two per register.
 struct Single {
     static constexpr int in_register = 1;
     HIPKITTENS_INLINE f32x16 widen(u32x16 dword, int) { return (f32x16)dword; }
@@ -36,7 +36,7 @@ struct BrainFloat {
     }
 };
 
-// Where the elements to convert are.
+// Where the elements to convert are stored.
 enum class From : uint8_t {
     one_source,   // consecutive registers of source 0
     two_sources,  // the first in source 0, the second in source 1, interleaved if there are more
@@ -47,12 +47,13 @@ HIPKITTENS_INLINE f32x16 power_of(u32x16 scale, bool inverse) {
     const f32x16 value = __builtin_convertvector(inverse ? -exponent : exponent, f32x16);
     return pick(exponent == 128, (f32x16)(u32x16{} + 0x7fc00000u), value);
 }
-HIPKITTENS_INLINE u32x16 next_random(u32x16 a) {  // as v_prng_b32
+HIPKITTENS_INLINE u32x16 next_random(u32x16 a) {  // as in v_prng_b32
     return (a << 1) ^ ((u32x16)((i32x16)a >> 31) & 197);
 }
 
-// Step: source 0, 1 the elements or source 1 the random bits; source 2 the scale. immediate: bit of the destination where
-// the result goes, extra[0], extra[1]: abs and neg as bits to keep and flip of f32 elements, by source in bit 31, 30.
+// Step: source 0, 1 the elements, or source 1 the random bits; source 2 the scale. immediate: bit of the
+// destination where the result goes; extra[0], extra[1]: abs and neg as bits to keep and flip of f32
+// elements, by source in bits 31, 30.
 template <class Format, class Kind, int count, From from, bool stochastic, bool scaled>
 const Step* convert_down(Wave* wave, const Step* step) {
     const Operands operands(step);
@@ -138,7 +139,7 @@ const Step* convert_up(Wave* wave, const Step* step) {
     return step + 1;
 }
 
-// Which bits of op_sel choose, and how many bits each choice is wide.
+// Which bits of op_sel select, and how many bits wide each choice is.
 enum class Select : uint8_t {
     nothing,
     destination_word,
@@ -257,7 +258,8 @@ bool bind_scaled_convert(const Instruction& in, StepBuilder& builder) {
     const Conversion conversion = conversion_of(in);
     if (!conversion.handler) return false;
     const int sources = in.operand_count - 1;
-    // Signs of f32 elements can be changed; whether hardware does it to packed ones or to the scale is not documented.
+    // The signs of f32 elements can be modified; whether hardware also modifies those of packed elements or
+    // of the scale is not documented.
     const int element_sources = sources - conversion.has_random - conversion.has_scale;
     const uint8_t signs = in.neg | in.abs,
                   allowed = in.operands[1].type == isa::OperandType::f32 && conversion.is_down

@@ -1,4 +1,4 @@
-// simulator/execute/vector_small_float.h: floats of 8, 6 and 4 bits to and from f32, sixteen lanes at a time. gfx942 has the
+// simulator/execute/vector_small_float.h: floats of 8, 6 and 4 bits to and from f32, sixteen lanes at a time. gfx942 uses the
 // FNUZ formats of fp8 (e4m3) and bf8 (e5m2): exponent bias one larger, no infinity, no -0, one NaN 0x80. gfx950 has the
 // OCP ones, and fp6 (e2m3), bf6 (e3m2) and fp4 (e2m1).
 // SPDX-License-Identifier: MIT
@@ -8,7 +8,8 @@
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
-// Fields of a small float. `largest`: the largest finite magnitude; `overflow`: what is beyond it; FNUZ has no -0.
+// Fields of a small float. `largest`: the largest finite magnitude; `overflow`: the result beyond it; FNUZ
+// has no -0.
 struct Fp8Fnuz {
     static constexpr int bits = 8, mantissa_bits = 3, bias = 8;
     static constexpr uint32_t largest = 0x7f, overflow = 0x80, nan = 0x80;
@@ -27,7 +28,7 @@ struct Bf8Ocp : Fp8Ocp {
     static constexpr uint32_t largest = 0x7b, overflow = 0x7c, nan = 0x7f;
     static constexpr bool has_infinity = true;
 };
-// The formats of 6 and 4 bits are all numbers: infinity and NaN become the largest of them.
+// In the 6- and 4-bit formats every pattern is a number: infinity and NaN become the largest number.
 struct Fp6 {
     static constexpr int bits = 6, mantissa_bits = 3, bias = 1;
     static constexpr uint32_t largest = 0x1f, overflow = 0x1f, nan = 0x1f;
@@ -45,7 +46,7 @@ constexpr uint32_t power_of_two(int exponent) {
     return static_cast<uint32_t>(exponent + 127) << 23;
 }  // f32 bits
 
-// The low bits of each lane.
+// Returns the result in the low bits of each lane.
 template <class Format>
 HIPKITTENS_LARGE f32x16 from_small_float(u32x16 code) {
     constexpr int shift = 23 - Format::mantissa_bits;
@@ -66,7 +67,7 @@ HIPKITTENS_LARGE f32x16 from_small_float(u32x16 code) {
     return (f32x16)bits;
 }
 
-// Sign, infinity, NaN and what is beyond the range, for f32 `bits` whose magnitude rounds to `code`.
+// Handles sign, infinity, NaN and overflow, for f32 `bits` whose magnitude rounds to `code`.
 template <class Format>
 HIPKITTENS_LARGE u32x16 with_specials(u32x16 bits, u32x16 code, bool saturate) {
     const u32x16 magnitude = bits & 0x7fffffff,
@@ -80,7 +81,7 @@ HIPKITTENS_LARGE u32x16 with_specials(u32x16 bits, u32x16 code, bool saturate) {
     return code | sign;
 }
 
-// To nearest even. Beyond the range: infinity or NaN, or the largest value if MODE.FP16_OVFL is set.
+// Rounds to nearest even. Out of range: infinity or NaN, or the largest value if MODE.FP16_OVFL is set.
 template <class Format>
 HIPKITTENS_LARGE u32x16 to_small_float(f32x16 value, bool saturate) {
     constexpr int shift = 23 - Format::mantissa_bits;
@@ -88,22 +89,23 @@ HIPKITTENS_LARGE u32x16 to_small_float(f32x16 value, bool saturate) {
     const u32x16 normal = (magnitude + ((1u << (shift - 1)) - 1) + ((magnitude >> shift) & 1) -
                            (static_cast<uint32_t>(127 - Format::bias) << 23)) >>
                           shift;
-    // The last place of this power of two is the format's denormal step.
+    // The last place of this power of two equals the format's denormal step.
     const u32x16 magic = u32x16{} + power_of_two(23 + 1 - Format::bias - Format::mantissa_bits);
     const u32x16 tiny = (u32x16)((f32x16)magnitude + (f32x16)magic) - magic;
     u32x16 code = pick(magnitude < power_of_two(1 - Format::bias), tiny, normal);
     return with_specials<Format>(bits, code, saturate);
 }
 
-// Stochastic rounding: random bits are added below the last place of the result, and what is then below it is cut off
-// (as ROCm's software conversions do it; the manual's pseudocode leaves the rounding of denormal results open).
+// Stochastic rounding: random bits are added below the last place of the result, and the bits below it are
+// then truncated (as in ROCm's software conversions; the manual's pseudocode leaves the rounding of denormal
+// results open).
 template <class Format>
 HIPKITTENS_LARGE u32x16 to_small_float_stochastic(f32x16 value, u32x16 random, bool saturate) {
     constexpr int shift = 23 - Format::mantissa_bits;
     const u32x16 bits = (u32x16)value, magnitude = bits & 0x7fffffff;
     const u32x16 normal =
         (magnitude + (random >> (32 - shift)) - (static_cast<uint32_t>(127 - Format::bias) << 23)) >> shift;
-    // In units of the format's denormal step, with 24 bits behind the point.
+    // In units of the format's denormal step, with 24 fraction bits.
     const u32x16 is_tiny = (u32x16)(magnitude < power_of_two(1 - Format::bias));
     const f32x16 steps = (f32x16)(magnitude & is_tiny) *
                          (f32x16)(u32x16{} + power_of_two(24 + Format::bias - 1 + Format::mantissa_bits));

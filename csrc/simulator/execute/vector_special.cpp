@@ -24,7 +24,7 @@ const Step* readlane(Wave* wave, const Step* step) {
     write_scalar(wave, step->destination, read_lane(wave, step->source[0], step->stride[0], lane));
     return step + 1;
 }
-// Regardless of EXEC.
+// Ignores EXEC.
 const Step* writelane(Wave* wave, const Step* step) {
     const uint32_t lane = read_scalar(wave, step->source[1]) & 63, value = read_scalar(wave, step->source[0]);
     memcpy(at(wave, step->destination + 4 * lane), &value, sizeof value);
@@ -42,8 +42,8 @@ const Step* swap(Wave* wave, const Step* step) {
     return step + 1;
 }
 
-// Exchanges the odd groups of `group` lanes of the destination with the even groups of the source. Both lanes of a pair
-// have to be enabled; immediate (bound_ctrl) and extra[0] (fi) do not matter then.
+// Exchanges the odd groups of `group` lanes of the destination with the even groups of the source. Both lanes
+// of a pair must be enabled; immediate (bound_ctrl) and extra[0] (fi) are then irrelevant.
 template <int group>
 const Step* permlane_swap(Wave* wave, const Step* step) {
     uint32_t a[64], b[64];

@@ -18,7 +18,7 @@ bool is_available() {
         if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
         constexpr unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24;
         if (!(edx & amx_bf16) || !(edx & amx_tile)) return false;
-        // Linux hands out the tile registers on request only (Documentation/arch/x86/xstate.rst).
+        // Linux grants the tile registers on request only (Documentation/arch/x86/xstate.rst).
         constexpr long request_permission = 0x1023, tile_data = 18;
         return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
     }();

@@ -1,12 +1,12 @@
-// simulator/tile_unit/tile_unit.cpp: bf16 matrix products on the host's own tile unit (Intel AMX), where it
-// has one.
+// simulator/tile_unit/tile_unit.cpp: bf16 matrix products on the host's own tile unit (Intel AMX), if it has
+// one.
 // SPDX-License-Identifier: MIT
 //
 // TDPBF16PS multiplies a 16-row tile of A by a tile of B whose rows are pairs of k, adding to a 16x16 f32
-// tile (Intel SDM, "TDPBF16PS": even and odd k summed apart, then added to C; denormals flushed; nearest
-// even). An MFMA's registers fit it well: in memory D is rows of sixteen columns at a constant distance,
-// though not in row order, and B is rows of pairs at the same distance. Only A, which AMD keeps by columns,
-// has to be transposed, with its rows in D's order. Operands of fewer bits are widened to bf16 first.
+// tile (Intel SDM, "TDPBF16PS": even and odd k summed separately, then added to C; denormals flushed; nearest
+// even). The layout of an MFMA's registers fits it well: in memory D is rows of sixteen columns at a constant
+// distance, though not in row order, and B is rows of pairs at the same distance. Only A, which AMD stores by
+// columns, has to be transposed, with its rows in D's order. Operands of fewer bits are widened to bf16 first.
 #include "simulator/tile_unit/tile_unit.h"
 
 #include <immintrin.h>
@@ -24,7 +24,7 @@ namespace {
 using isa::Opcode;
 
 // Tile registers: the accumulator, then A and B for 16, 8 and 4 pairs of k. Macros, since the intrinsics
-// paste them into the names of registers.
+// paste them into register names.
 #define ACCUMULATOR 0
 #define A16 2
 #define B16 3
@@ -39,8 +39,8 @@ struct alignas(64) TileConfiguration {
     uint8_t rows[16] = {16, 16, 16, 16, 16, 8, 16, 4};
 };
 
-// `rows` rows of sixteen dwords become sixteen rows of `rows` dwords. Row 4b + c of the result is stored at
-// place 4c + b for 16x16 shapes, and at 8 (b / 2) + 2c + b % 2 for 32x32 ones: D's order, see
+// Transposes `rows` rows of sixteen dwords into sixteen rows of `rows` dwords. Row 4b + c of the result is
+// stored at 4c + b for 16x16 shapes, and at 8 (b / 2) + 2c + b % 2 for 32x32 ones: D's order, see
 // matrix_layout.h.
 struct Quads {
     __m512i column[4];  // element b of column[c]: rows 0..3 of column 4b + c, as 128 bits
@@ -63,7 +63,7 @@ struct alignas(64) RearrangedA {
 template <int size, int pairs>
 inline __attribute__((always_inline)) void rearrange(const uint8_t* a, RearrangedA* out) {
     constexpr int distance =
-        size * 4;  // between the rows of one register's lane groups, and on to the next register
+        size * 4;  // between the rows of one register's lane groups, and to the next register
     const auto pair_of_quads = [](__m512i first, __m512i second, __m512i* even, __m512i* odd) {
         *even = _mm512_permutex2var_epi64(first, _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), second);
         *odd = _mm512_permutex2var_epi64(first, _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), second);
@@ -160,13 +160,13 @@ const Step* product(Wave* wave, const Step* step) {
     return step + 1;
 }
 
-// Whether the sum that `step` leaves in D is what `next` adds to. Compilers often give it another D.
+// Whether `next` accumulates into the sum that `step` leaves in D. Compilers often give it another D.
 inline __attribute__((always_inline)) bool is_continued(const Step* step, const Step* next) {
     return next->source[2] == step->destination && next->stride[2] != 0;
 }
 
-// Step::extra[2] products in a row. None writes a register that a later one reads as A (adopt_products sees
-// to it).
+// Step::extra[2] consecutive products. None writes a register that a later one reads as A (ensured by
+// adopt_products).
 template <int size, int pairs>
 const Step* products(Wave* wave, const Step* step) {
     constexpr uint32_t remembered = 8;
@@ -180,7 +180,7 @@ const Step* products(Wave* wave, const Step* step) {
             a.offset = step->source[0];
         }
         if constexpr (size == 16) {
-            // The sum stays in its tile from one product to the next that adds to it.
+            // The accumulator stays in its tile from one product to the next that adds to it.
             const uint8_t* c = at(wave, step->source[2]);
             if (!sum_is_in_tile) _tile_loadd(ACCUMULATOR, c, step->stride[2]);
             load_a<pairs>(a.tile[0]);
@@ -196,7 +196,7 @@ const Step* products(Wave* wave, const Step* step) {
     return end;
 }
 
-// `parts` runs of k, each of `pairs` pairs, of operands that were widened.
+// `parts` runs of k, each of `pairs` pairs, of widened operands.
 template <int size, int pairs, int parts>
 inline __attribute__((always_inline)) void multiply_parts(Wave* wave, const Step* step, const uint8_t* wide_a,
                                                           const uint8_t* wide_b) {
@@ -222,7 +222,7 @@ inline __attribute__((always_inline)) void multiply_parts(Wave* wave, const Step
     }
 }
 
-// 8-bit floats without scales: eight elements of a lane.
+// 8-bit floats without scales: eight elements per lane.
 template <int size, widened::Format format_of_a, widened::Format format_of_b>
 const Step* product_of_bytes(Wave* wave, const Step* step) {
     alignas(64) uint8_t a[4 * 256], b[4 * 256];
@@ -232,7 +232,7 @@ const Step* product_of_bytes(Wave* wave, const Step* step) {
     return step + 1;
 }
 
-// Of 32 elements of a lane. Step::data is the handler for scales that bf16 has no exponents for.
+// 32 elements per lane. Step::data is the handler for scales outside bf16's exponent range.
 template <int size>
 const Step* scaled_product(Wave* wave, const Step* step) {
     ScaledControl control;
@@ -282,7 +282,7 @@ Handler scaled_handler(Opcode opcode) {
     }
 }
 
-// Products of widened operands stand alone: what AITER's kernels put between them ends any run.
+// Products of widened operands are not grouped: what AITER's kernels place between them ends any run.
 void adopt_widened(Step& step, const isa::Instruction& instruction) {
     if (step.data != nullptr || step.destination == 0) return;
     if (const Handler handler = bytes_handler(instruction.opcode, instruction.target)) {
@@ -325,8 +325,8 @@ bool overlap(uint32_t a, uint32_t a_bytes, uint32_t b, uint32_t b_bytes) {
     return a < b + b_bytes && b < a + a_bytes;
 }
 
-// Brings products into the same D next to each other. They are independent of the others unless some D is
-// another one's A or B, or one's C is not its D; then nothing moves.
+// Moves products with the same D next to each other. They are independent of the others unless some D is
+// another one's A or B, or a product's C is not its D; in that case nothing moves.
 void group_by_destination(Step* first, Step* end, const Meaning& meaning) {
     for (const Step* step = first; step != end; ++step) {
         if (step->stride[2] != 0 && step->source[2] != step->destination) return;
@@ -356,7 +356,7 @@ void group_by_destination(Step* first, Step* end, const Meaning& meaning) {
 }  // namespace
 
 void shape_thread_tiles() {
-    // Static: GCC 12 believes the instruction reads 8 bytes, and would not write the rest of a local.
+    // Static: GCC 12 assumes that the instruction reads 8 bytes, and would not write the rest of a local.
     static const TileConfiguration configuration;
     _tile_loadconfig(&configuration);
 }
@@ -367,8 +367,8 @@ void adopt_products(Step* steps, size_t count, const isa::Instruction* instructi
     const auto meaning_at = [&](size_t index) -> const Meaning* {
         const Step& step = steps[index];
         const isa::Instruction& instruction = instructions[step.instruction];
-        // Step::data is set when the operands have to be copied first (matrix.cpp). Of the steps of an instruction, the
-        // one that counts its block has no destination.
+        // Step::data is set when the operands have to be copied first (matrix.cpp). Among the steps of an
+        // instruction, the one that counts its block has no destination.
         return instruction.encoding == isa::Encoding::mai && step.data == nullptr && step.dwords == 0 &&
                        step.destination != 0
                    ? meaning_of(instruction.opcode)

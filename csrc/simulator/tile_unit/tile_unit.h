@@ -1,4 +1,4 @@
-// simulator/tile_unit/tile_unit.h: bf16 matrix products on the host's own tile unit (Intel AMX), where it has
+// simulator/tile_unit/tile_unit.h: bf16 matrix products on the host's own tile unit (Intel AMX), if it has
 // one.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -18,12 +18,12 @@ bool is_available();
 void shape_thread_tiles();
 void release_thread_tiles();
 
-// Gives the bf16 products among `steps` (bound at level avx512_bf16, arithmetic fast, operands used in place)
-// handlers that use the tile unit. `together`: products that follow each other are one step, and share their rearranged A operands.
+// Gives the bf16 products among `steps` (bound at level avx512_bf16, arithmetic fast, operands used in place) handlers
+// that use the tile unit. `together`: consecutive products become one step, and share their rearranged A operands.
 void adopt_products(Step* steps, size_t count, const isa::Instruction* instructions, bool together);
 
-// Shapes the tiles of the calling thread for those handlers as long as it lives. Foreign code (torch's own
-// kernels) shapes them differently: nothing but the run loop may run meanwhile.
+// Configures the tiles of the calling thread for those handlers during its lifetime. Foreign code (torch's
+// own kernels) configures them differently: nothing but the run loop may run meanwhile.
 class ThreadTiles {
   public:
     explicit ThreadTiles(bool wanted) : wanted_(wanted) {
