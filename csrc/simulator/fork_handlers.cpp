@@ -1,4 +1,4 @@
-// simulator/fork_handlers.cpp: what a forked child finds.
+// simulator/fork_handlers.cpp: keeps the library usable in a forked child.
 // SPDX-License-Identifier: MIT
 #include <pthread.h>
 
@@ -14,9 +14,10 @@
 #include "simulator/machine/program_cache.h"
 #include "simulator/timed_launches.h"
 
-// A child has the one thread that forked. Locks that are held for moments are taken before the fork, so that what they
-// guard is whole; those that a launch or a translation holds for long are made anew in the child. The launches of
-// other threads go on in the parent alone. No lock is held here or there while anything asks for Python's.
+// A child has only the thread that forked. Locks that are held briefly are acquired before the fork, so that
+// the data they guard is consistent; those that a launch or a translation holds for long are reinitialized in
+// the child. The launches of other threads continue in the parent only. No lock is held here or there while
+// anything acquires Python's.
 namespace hipkittens::simulator {
 namespace {
 

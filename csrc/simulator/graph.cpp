@@ -1,4 +1,4 @@
-// simulator/graph.cpp: simulator/graph.h, and the capture of streams.
+// simulator/graph.cpp: implements simulator/graph.h, and the capture of streams.
 // SPDX-License-Identifier: MIT
 #include "simulator/graph.h"
 
@@ -29,7 +29,8 @@ std::vector<std::shared_ptr<GraphNode>> Graph::in_order() {
     std::vector<std::shared_ptr<GraphNode>> ordered;
     enum class Mark { none, open, done };
     std::map<GraphNode*, Mark> marks;
-    // Recursion is as deep as the longest chain whose nodes were added last to first; others are done when they are asked for.
+    // The recursion is as deep as the longest chain whose nodes were added last to first; other nodes have
+    // been visited by the time they are needed.
     const std::function<void(const std::shared_ptr<GraphNode>&)> visit = [&](const auto& node) {
         Mark& mark = marks[node.get()];
         if (mark == Mark::done) return;

@@ -1,4 +1,4 @@
-// simulator/graph.h: work that a stream is given: done at once, or kept in a graph while the stream is captured.
+// simulator/graph.h: work submitted to a stream: run immediately, or recorded in a graph while the stream is captured.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -29,7 +29,7 @@ using Work = std::function<void()>;
 
 struct GraphNode {
     NodeType type = NodeType::empty;
-    Work work;  // null where there is nothing to do
+    Work work;  // null if there is nothing to do
     std::vector<std::shared_ptr<GraphNode>> after;
     hip::hipGraphNode_t handle = nullptr;
     void lock() {}
@@ -43,12 +43,13 @@ struct Graph {
     void unlock() { mutex.unlock(); }
 
     std::shared_ptr<GraphNode> add(NodeType type, Work work, std::vector<std::shared_ptr<GraphNode>> after);
-    // Every node behind those that it comes after. Throws if they come after each other.
+    // Every node after those that it depends on. Throws if the dependencies form a cycle.
     std::vector<std::shared_ptr<GraphNode>> in_order();
     bool has(const std::shared_ptr<GraphNode>& node);
 };
 
-// A graph as it was when it was instantiated. Its nodes' work can be replaced, that of the graph stays.
+// A graph in the state in which it was instantiated. Its nodes' work can be replaced without changing that of
+// the graph.
 struct GraphExecutable {
     struct Step {
         std::shared_ptr<GraphNode> node;
@@ -60,27 +61,27 @@ struct GraphExecutable {
     void unlock() { mutex.unlock(); }
 };
 
-// What streams that are captured together write into.
+// The state shared by streams that are captured together.
 struct Capture {
     std::shared_ptr<Graph> graph = std::make_shared<Graph>();
     hip::hipStream_t origin = nullptr;
     uint64_t id = 0;
     std::mutex mutex;
-    hip::hipGraph_t handle = nullptr;  // null until a program asks for it
+    hip::hipGraph_t handle = nullptr;  // null until a program requests it
 };
 
-// Whether the node is one of `last`, or before one of them.
+// Whether the node is one of `last`, or a predecessor of one of them.
 bool comes_before(const std::shared_ptr<GraphNode>& node,
                   const std::vector<std::shared_ptr<GraphNode>>& last);
 
-// Does `work` on the stream, or adds it to the graph that the stream is captured into.
+// Runs `work` on the stream, or adds it to the graph that the stream is being captured into.
 void submit(hip::hipStream_t stream, NodeType type, Work work);
 
-// A node of a program's own graph, behind `count` others; its handle goes to `result`.
+// Adds a node to a program's own graph, depending on `count` others; its handle goes to `result`.
 void add_node(hip::hipGraphNode_t* result, hip::hipGraph_t graph, const hip::hipGraphNode_t* after,
               size_t count, NodeType type, Work work);
 
-// Whether the stream is captured.
+// Whether the stream is being captured.
 bool is_captured(hip::hipStream_t stream);
 
 }  // namespace hipkittens::simulator

@@ -18,7 +18,7 @@ int attribute_value(int device, int attribute) {
         case hipDeviceAttributeEccEnabled:
             return 1;
         case hipDeviceAttributeAsyncEngineCount:
-            return 0;  // copies run when they are called
+            return 0;  // copies run synchronously
         case hipDeviceAttributeCanMapHostMemory:
         case hipDeviceAttributeCanUseHostPointerForRegisteredMem:
         case hipDeviceAttributeConcurrentManagedAccess:
@@ -47,7 +47,7 @@ int attribute_value(int device, int attribute) {
         case hipDeviceAttributeComputeCapabilityMinor:
             return facts.minor;
         case hipDeviceAttributePageableMemoryAccess:
-            return 0;  // kernels reach what HIP knows of, and no other memory of the host's
+            return 0;  // kernels access memory known to HIP, and no other host memory
         case hipDeviceAttributeMaxBlockDimX:
         case hipDeviceAttributeMaxBlockDimY:
         case hipDeviceAttributeMaxBlockDimZ:
@@ -99,7 +99,7 @@ int attribute_value(int device, int attribute) {
             return vgprs_per_simd_lane;
         case hipDeviceAttributeClockInstructionRate:
         case hipDeviceAttributeWallClockRate:
-            return 100000;  // s_memrealtime counts 100 MHz
+            return 100000;  // s_memrealtime counts at 100 MHz
         case hipDeviceAttributeNumberOfXccs:
             return visible_processors(facts).xccs;
         case hipDeviceAttributeUnused1:

@@ -9,7 +9,7 @@ using namespace hip;
 
 namespace {
 
-// Where the first byte of a box is, and how far its rows and planes are apart.
+// The first byte of a box, and the strides of its rows and planes.
 template <class Byte>
 struct Corner {
     Byte* first;

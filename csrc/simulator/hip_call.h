@@ -1,4 +1,4 @@
-// simulator/hip_call.h: what every exported function does around its work.
+// simulator/hip_call.h: the common wrapper of every exported function.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -13,7 +13,7 @@
 #include "simulator/simulator.h"
 
 // Exported, but bound inside this library: in a process that also has a real libamdhip64, calls and addresses
-// taken here must not reach that one.
+// taken here must not resolve to that one.
 #define HIPKITTENS_EXPORT extern "C" __attribute__((visibility("protected")))
 
 namespace hipkittens::simulator {
@@ -23,7 +23,7 @@ struct HipError : std::runtime_error {
     hip::hipError_t code;
 };
 
-// Under HIPKITTENS_CHECKS every thread checks from the start.
+// Under HIPKITTENS_CHECKS checking is enabled from the start in every thread.
 inline HipkittensSettings first_settings() {
     const uint32_t checks = checks::checkers_of_environment();
     HipkittensSettings settings{};
@@ -35,7 +35,7 @@ inline HipkittensSettings first_settings() {
 
 struct ThreadState {
     int device = 0;
-    hip::hipError_t last_error = hip::hipSuccess;  // until hipGetLastError asks
+    hip::hipError_t last_error = hip::hipSuccess;  // until hipGetLastError reads it
     std::string last_text;
     HipkittensSettings settings = first_settings();
     HipkittensReport report{};
@@ -43,7 +43,7 @@ struct ThreadState {
 };
 ThreadState& thread_state();
 
-// Runs `body`, turns what it throws into an error code, and keeps the text for hipkittens_last_error.
+// Runs `body`, converts exceptions into an error code, and keeps the text for hipkittens_last_error.
 template <class Body>
 hip::hipError_t call(const char* function, Body body) {
     const auto fail = [&](hip::hipError_t code, const std::string& text) {
@@ -66,7 +66,7 @@ hip::hipError_t call(const char* function, Body body) {
     }
 }
 
-// A text for the caller, cut off and ended with 0 if there is little room for it. Returns the length of all of it.
+// Copies a text to the caller, truncated and terminated with 0 if it does not fit. Returns the full length.
 inline size_t hand_out(const std::string& whole, char* text, size_t size) {
     if (text && size) text[whole.copy(text, size - 1)] = 0;
     return whole.size();

@@ -138,7 +138,7 @@ HIPKITTENS_EXPORT hipError_t hipGetDeviceFlags(unsigned int* flags) {
 HIPKITTENS_EXPORT hipError_t hipDeviceGetLimit(size_t* value, int limit) {
     return call("hipDeviceGetLimit", [&] {
         require_pointer(value, "pValue");
-        // hipLimitStackSize; there is neither printf's buffer nor a heap in kernels.
+        // hipLimitStackSize; there is neither a printf buffer nor a heap in kernels.
         require(limit == 0, hipErrorUnsupportedLimit, "only hipLimitStackSize (0) is known");
         *value = max_scratch_bytes_per_lane;
     });

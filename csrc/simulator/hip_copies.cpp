@@ -146,13 +146,13 @@ HIPKITTENS_EXPORT hipError_t hipMemcpy2DAsync(void* destination, size_t destinat
         submit(stream, NodeType::copy, all);
     });
 }
-// Copies are done one after the other, in whatever order their attributes allow. `failed` is the place of the one that is at fault.
+// Copies run one at a time, which any of their attributes permit. `failed` is the index of the copy that failed.
 HIPKITTENS_EXPORT hipError_t hipMemcpyBatchAsync(void** destinations, void** sources, size_t* sizes,
                                                  size_t count, const CopyAttributes* attributes,
                                                  const size_t* attributes_from, size_t attributes_count,
                                                  size_t* failed, hipStream_t stream) {
     return call("hipMemcpyBatchAsync", [&] {
-        if (failed) *failed = SIZE_MAX;  // the batch as a whole
+        if (failed) *failed = SIZE_MAX;  // the whole batch
         require(count > 0, hipErrorInvalidValue, "count is 0");
         require_pointer(destinations, "dsts");
         require_pointer(sources, "srcs");

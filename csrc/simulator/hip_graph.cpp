@@ -41,7 +41,7 @@ Work fill_of(const hipMemsetParams* parameters) {
     };
 }
 
-// Fills `handles` as far as *count goes, and says how many there are.
+// Fills `handles` up to *count, and sets *count to the number of nodes.
 void hand_out_nodes(const std::vector<std::shared_ptr<GraphNode>>& nodes, hipGraphNode_t* handles,
                     size_t* count) {
     require_pointer(count, "the number of nodes");
@@ -68,7 +68,7 @@ void replace(hipGraphExec_t executable, hipGraphNode_t node, NodeType type, Work
     found->work = std::move(work);
 }
 
-// HIP takes a child as it is now.
+// HIP copies the child graph in its current state.
 Work work_of_child(hipGraph_t child) {
     std::vector<Work> all;
     for (const auto& each : objects().graphs.get(child)->in_order())

@@ -16,7 +16,7 @@ ThreadState& thread_state() {
     return state;
 }
 
-// Never destroyed: threads may still be inside the library while the process ends.
+// Never destroyed: threads may still be inside the library while the process exits.
 Objects& objects() {
     static Objects& all = *new Objects;
     return all;
@@ -35,7 +35,7 @@ HIPKITTENS_EXPORT hipError_t hipInit(unsigned int flags) {
     return call("hipInit", [&] { require(flags == 0, hipErrorInvalidValue, "flags must be 0"); });
 }
 
-// major * 10000000 + minor * 100000 + patch, of the HIP version whose ABI this is.
+// major * 10000000 + minor * 100000 + patch, of the HIP version whose ABI is implemented.
 static void version(int* version) {
     require_pointer(version, "version");
     *version = 70000000;

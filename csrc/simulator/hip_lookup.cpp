@@ -12,12 +12,12 @@ using namespace hip;
 
 namespace {
 
-// The versioned name behind a name of the API, where HIP changed a structure (hipDeviceProp_t in ROCm 6.0).
+// The versioned symbol for an API name, where HIP changed a structure (hipDeviceProp_t in ROCm 6.0).
 const char* exported_name(const char* name) {
     return std::strcmp(name, "hipGetDeviceProperties") == 0 ? "hipGetDevicePropertiesR0600" : name;
 }
 
-// This very library, which the process may have opened under any name and scope.
+// This library itself, which the process may have opened under any name and scope.
 void* own_handle() {
     static void* const handle = [] {
         Dl_info info{};

@@ -64,7 +64,7 @@ HIPKITTENS_EXPORT hipError_t hipHostGetDevicePointer(void** device_pointer, void
         *device_pointer = host_pointer;
     });
 }
-// Memory of the host's that kernels reach, and managed memory, are device memory: there is one address space.
+// Host memory that kernels can access, and managed memory, are device memory: there is one address space.
 HIPKITTENS_EXPORT hipError_t hipHostMalloc(void** pointer, size_t bytes, unsigned int) {
     return call("hipHostMalloc", [&] {
         require_pointer(pointer, "pointer");
@@ -108,7 +108,7 @@ HIPKITTENS_EXPORT hipError_t hipHostGetFlags(unsigned int* flags, void* pointer)
         *flags = 0;
     });
 }
-// Where managed memory lies makes no difference here.
+// The location of managed memory makes no difference here.
 HIPKITTENS_EXPORT hipError_t hipMemPrefetchAsync(const void* pointer, size_t bytes, int, hipStream_t stream) {
     return call("hipMemPrefetchAsync", [&] {
         check_stream(stream);
@@ -119,7 +119,7 @@ HIPKITTENS_EXPORT hipError_t hipMemAdvise(const void* pointer, size_t bytes, int
     return call("hipMemAdvise", [&] { device_memory().check_device_range(pointer, bytes, "dev_ptr"); });
 }
 
-// What a program may ask of a pointer that hipMalloc returned or hipHostRegister named; guest addresses are host addresses.
+// The attributes of a pointer that hipMalloc returned or hipHostRegister registered; guest addresses are host addresses.
 static void tell_of_pointer(void* value, int attribute, void* pointer) {
     require_pointer(value, "value");
     require(device_memory().holds(pointer), hipErrorInvalidValue,
@@ -164,7 +164,7 @@ HIPKITTENS_EXPORT hipError_t hipPointerGetAttributes(PointerAttributes* attribut
         require_pointer(attributes, "attributes");
         *attributes = {hipMemoryTypeUnregistered, -1, nullptr, nullptr, 0, 0};
         const hipMemoryType type = device_memory().type_of(pointer);
-        if (type == hipMemoryTypeUnregistered) return;  // as HIP 6 and later: unknown memory is no error
+        if (type == hipMemoryTypeUnregistered) return;  // as in HIP 6 and later: unknown memory is no error
         void* const address = const_cast<void*>(pointer);
         *attributes = {type, thread_state().device, address, address, type == hipMemoryTypeManaged, 0};
     });

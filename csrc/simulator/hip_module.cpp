@@ -63,7 +63,7 @@ struct CountedLaunch {
     CountedLaunch(const CountedLaunch&) = delete;
 };
 
-// The process is ending, by this thread; the launches of others do not return any more.
+// The thread that is ending the process; launches of other threads no longer return.
 std::atomic<std::thread::id> ending_thread{};
 
 template <class Body>
@@ -216,7 +216,7 @@ int resident_workgroups(const Function& function, int block_size, size_t dynamic
     const int waves_per_simd =
         std::min<int>(max_waves_per_simd, vgprs_per_simd_lane / static_cast<int>(vgprs));
     const int waves = (block_size + wave_size - 1) / wave_size;
-    // A workgroup's waves are dealt to the SIMDs in turn.
+    // A workgroup's waves are assigned to the SIMDs round-robin.
     const int per_simd = (waves + simds_per_compute_unit - 1) / simds_per_compute_unit;
     int result = waves >= simds_per_compute_unit ? waves_per_simd / per_simd
                                                  : waves_per_simd * simds_per_compute_unit / waves;
@@ -234,7 +234,7 @@ void rest_if_the_process_ends() {
     for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
-// Over all memory that HIP knows of when it runs.
+// The launch may touch all memory that HIP knows of when it runs.
 Work prepared_launch(hipFunction_t function, const dim3& grid, const dim3& block, unsigned int shared_bytes,
                      hipStream_t stream, void** arguments, void** extra, bool cooperative) {
     const LaunchShape shape{{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes};
@@ -286,7 +286,8 @@ hipModule_t load_code_object(std::span<const uint8_t> file) {
     return objects().modules.add(std::move(module));
 }
 
-// What an image has for the thread's device: a code object, or one of a bundle. `bytes` is UINT64_MAX where the image came without its length.
+// Loads the image's code object for the thread's device: the image is a code object or a bundle of them.
+// `bytes` is UINT64_MAX if the image came without its length.
 hipModule_t load_image(const uint8_t* image, uint64_t bytes) {
     const code_object::UncompressedBundle uncompressed = code_object::uncompressed_bundle(image, bytes);
     if (uncompressed) {
@@ -321,7 +322,8 @@ HIPKITTENS_EXPORT hipError_t hipModuleLoadDataEx(hipModule_t* module, const void
     return call("hipModuleLoadDataEx", [&] {
         require_pointer(module, "module");
         require_pointer(image, "image");
-        // The options steer a compiler that turns PTX or bitcode into code; a code object is code already.
+        // The options configure a compiler that turns PTX or bitcode into code; a code object is already
+        // compiled.
         require(option_count == 0 || (options && option_values), hipErrorInvalidValue, "options are missing");
         *module = load_module(image);
     });

@@ -1,4 +1,4 @@
-// simulator/hip_objects.h: the things behind HIP's handles.
+// simulator/hip_objects.h: the objects that HIP's handles refer to.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace hipkittens::simulator {
 
-// Handles are numbers that are never used twice, so that a stale one is recognised instead of followed.
+// Handles are numbers that are never reused, so that a stale one is recognized instead of dereferenced.
 template <class T, class Handle>
 class HandleTable {
   public:
@@ -76,7 +76,7 @@ struct Module {
     int device = 0;
     LoadedCode code;
     std::mutex mutex;
-    std::map<std::string, hip::hipFunction_t> functions;  // handles given out
+    std::map<std::string, hip::hipFunction_t> functions;  // handles returned to the program
     void lock() { mutex.lock(); }
     void unlock() { mutex.unlock(); }
 };
@@ -93,9 +93,9 @@ struct Stream {
     int device = 0, priority = 0;
     unsigned int flags = 0;
     std::mutex mutex;
-    std::shared_ptr<Capture> capture;               // null: work is done when it is queued
-    std::vector<std::shared_ptr<GraphNode>> last;   // what the next captured work comes after
-    std::vector<hip::hipGraphNode_t> last_handles;  // of `last`, as they were handed out
+    std::shared_ptr<Capture> capture;               // null: work runs when it is queued
+    std::vector<std::shared_ptr<GraphNode>> last;   // what the next captured work depends on
+    std::vector<hip::hipGraphNode_t> last_handles;  // of `last`, as returned to the program
     void lock() { mutex.lock(); }
     void unlock() { mutex.unlock(); }
 };
@@ -104,7 +104,7 @@ struct Event {
     std::mutex mutex;
     bool is_recorded = false;
     std::chrono::steady_clock::time_point time;
-    std::shared_ptr<Capture> capture;  // of the stream that it was recorded on
+    std::shared_ptr<Capture> capture;  // the capture of the stream it was recorded on
     std::vector<std::shared_ptr<GraphNode>> captured_after;
     void lock() { mutex.lock(); }
     void unlock() { mutex.unlock(); }
@@ -123,23 +123,24 @@ Objects& objects();
 std::atomic<int>& launches_under_way();  // of all threads
 std::mutex& process_settings_mutex();    // for fork_handlers.cpp
 
-// The default streams exist without being created. Everything runs when it is called, so a stream only has to
-// be real, and to belong to the device that works on it.
+// The default streams exist without being created. Everything runs synchronously, so a stream only has to be
+// valid, and to belong to the device that works on it.
 void check_stream(hip::hipStream_t stream);
 void check_stream(hip::hipStream_t stream, int device);
 bool is_default_stream(hip::hipStream_t stream);
 int checked_device(int device);
 
-// A kernel with its arguments, checked and ready to be started on its device.
+// A kernel with its arguments, checked and ready to start on its device.
 Work prepared_launch(hip::hipFunction_t function, const hip::dim3& grid, const hip::dim3& block,
                      unsigned int shared_bytes, hip::hipStream_t stream, void** arguments, void** extra,
                      bool cooperative = false);
-// A handle, or the host's function of a kernel that the program has registered.
+// Resolves a handle, or the host function of a kernel that the program has registered.
 hip::hipFunction_t function_of(const void* function);
-// Loads what the image, a code object or a bundle of them, has for the thread's device. The length is the image's own.
+// Loads the code object for the thread's device from the image, a code object or a bundle of them. The length
+// is read from the image.
 hip::hipModule_t load_module(const void* image);
 hip::hipFunction_t kernel_of(hip::hipModule_t module, const char* name);
-// Workgroups that share a compute unit.
+// The number of workgroups that share a compute unit.
 int resident_workgroups(const Function& function, int block_size, size_t dynamic_lds_bytes);
 
 }  // namespace hipkittens::simulator

@@ -51,7 +51,7 @@ HIPKITTENS_EXPORT hipError_t hipFreeAsync(void* pointer, hipStream_t stream) {
     });
 }
 
-// Every pool of a device is its default pool.
+// A device's pool is always its default pool.
 HIPKITTENS_EXPORT hipError_t hipDeviceGetDefaultMemPool(hipMemPool_t* pool, int device) {
     return call("hipDeviceGetDefaultMemPool", [&] {
         require_pointer(pool, "mem_pool");

@@ -25,7 +25,7 @@ struct Wrapper {
     void* unused;
 };
 
-// One image of a program, loaded on each device when something of it is first used there.
+// One image of a program, loaded on each device when something in it is first used there.
 struct Image {
     const void* bytes = nullptr;
     std::map<int, hipModule_t> modules;
@@ -35,11 +35,11 @@ struct Named {
     std::string name;
 };
 
-// All of it is registered before main, and taken back after it, but for libraries that a program opens.
+// Everything is registered before main and unregistered after it, except for libraries that a program opens.
 struct Registry {
     std::mutex mutex;
     std::map<Image*, std::unique_ptr<Image>> images;
-    std::map<const void*, Named> functions, variables;  // by the host's address
+    std::map<const void*, Named> functions, variables;  // by the host address
 };
 Registry& registry() {
     static Registry& all = *new Registry;
@@ -188,7 +188,7 @@ HIPKITTENS_EXPORT hipError_t hipFuncGetAttributes(FunctionAttributes* attributes
         attributes->shared_bytes = kernel.lds_bytes;
     });
 }
-// Workgroups may have all of the LDS from the start, and there is no cache to share it with.
+// Workgroups may use all of the LDS from the start, and it is not shared with a cache.
 HIPKITTENS_EXPORT hipError_t hipFuncSetAttribute(const void* function, int, int) {
     return call("hipFuncSetAttribute", [&] { objects().functions.get(function_of(function)); });
 }
@@ -210,7 +210,7 @@ HIPKITTENS_EXPORT hipError_t hipOccupancyMaxActiveBlocksPerMultiprocessorWithFla
     int* blocks, const void* function, int block_size, size_t shared_bytes, unsigned int) {
     return hipOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, block_size, shared_bytes);
 }
-// The most work-items of a compute unit, of equals the largest workgroup.
+// The block size with the most work-items per compute unit; among equals the largest.
 HIPKITTENS_EXPORT hipError_t hipOccupancyMaxPotentialBlockSize(int* grid, int* block, const void* function,
                                                                size_t shared_bytes, int limit) {
     return call("hipOccupancyMaxPotentialBlockSize", [&] {

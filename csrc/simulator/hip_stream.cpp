@@ -41,7 +41,7 @@ void create(hipStream_t* stream, unsigned int flags, int priority) {
     *stream = objects().streams.add(std::move(object));
 }
 
-// A capture's graph gets its handle when somebody asks for it. The mutex of one of its streams is held.
+// A capture's graph gets its handle when one is requested. The mutex of one of its streams is held.
 hipGraph_t handle_of(Capture& capture) {
     std::lock_guard lock(capture.mutex);
     if (!capture.handle) capture.handle = objects().graphs.add(capture.graph);
@@ -178,7 +178,7 @@ HIPKITTENS_EXPORT hipError_t hipStreamEndCapture(hipStream_t stream, hipGraph_t*
             last = std::exchange(object->last, {});
             object->last_handles.clear();
         }
-        // Streams that joined and did not come back would be left behind.
+        // Streams that joined the capture and were not joined back would be left behind.
         bool is_joined = true;
         objects().streams.visit([&](Stream& other) {
             std::lock_guard lock(other.mutex);
@@ -257,7 +257,7 @@ HIPKITTENS_EXPORT hipError_t hipEventCreate(hipEvent_t* event) {
     });
 }
 HIPKITTENS_EXPORT hipError_t hipEventCreateWithFlags(hipEvent_t* event, unsigned int) {
-    return hipEventCreate(event);  // flags say how the host waits and whether times are kept
+    return hipEventCreate(event);  // flags select how the host waits and whether times are kept
 }
 HIPKITTENS_EXPORT hipError_t hipEventDestroy(hipEvent_t event) {
     return call("hipEventDestroy", [&] { objects().events.remove(event); });
@@ -292,7 +292,7 @@ HIPKITTENS_EXPORT hipError_t hipEventSynchronize(hipEvent_t event) {
 HIPKITTENS_EXPORT hipError_t hipEventQuery(hipEvent_t event) {
     return call("hipEventQuery", [&] { objects().events.get(event); });
 }
-// The host's wall clock: how long the simulation took, not how long a device would have taken.
+// The host's wall clock: the duration of the simulation, not the time a device would have taken.
 HIPKITTENS_EXPORT hipError_t hipEventElapsedTime(float* milliseconds, hipEvent_t start, hipEvent_t stop) {
     return call("hipEventElapsedTime", [&] {
         require_pointer(milliseconds, "milliseconds");

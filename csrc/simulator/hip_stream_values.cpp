@@ -29,7 +29,7 @@ Work waiting(const void* pointer, Value value, unsigned int flags, Value mask) {
                               : flags == 1 ? found == value
                               : flags == 2 ? (found & value) != 0
                                            : (~(found | value)) != 0;
-        // Nothing that was queued before is still to come, and another thread may not write what a device waits for.
+        // No previously queued work is outstanding, and another thread may not write the value a device waits for.
         require(is_there, hipErrorNotSupported,
                 "the value is not there, and streams run when they are queued: it would never come");
     };

@@ -122,7 +122,7 @@ HIPKITTENS_EXPORT hipError_t hipMemCreate(hipMemGenericAllocationHandle_t* handl
         *handle = add_allocation(bytes, file);
     });
 }
-// A handle's pages are a file: its descriptor, given to another process, is the memory there, too.
+// A handle's pages are a file: its descriptor, passed to another process, refers to the same memory there.
 HIPKITTENS_EXPORT hipError_t hipMemExportToShareableHandle(void* shareable,
                                                            hipMemGenericAllocationHandle_t handle, int type,
                                                            unsigned long long flags) {
@@ -143,7 +143,8 @@ HIPKITTENS_EXPORT hipError_t hipMemImportFromShareableHandle(hipMemGenericAlloca
     return call("hipMemImportFromShareableHandle", [&] {
         require_pointer(handle, "handle");
         require_descriptor(type);
-        // The descriptor itself; before ROCm 7.1, and in programs written for that, the address of one.
+        // The descriptor itself; before ROCm 7.1, and in programs written for it, the address of a
+        // descriptor.
         int descriptor = static_cast<int>(number(shareable));
         if (number(shareable) > INT_MAX) std::memcpy(&descriptor, shareable, sizeof descriptor);
         struct stat of{};
@@ -156,7 +157,7 @@ HIPKITTENS_EXPORT hipError_t hipMemImportFromShareableHandle(hipMemGenericAlloca
     });
 }
 HIPKITTENS_EXPORT hipError_t hipMemRelease(hipMemGenericAllocationHandle_t handle) {
-    return call("hipMemRelease", [&] {  // what is mapped keeps the pages
+    return call("hipMemRelease", [&] {  // a mapping keeps the pages
         std::lock_guard lock(virtual_memory().mutex);
         const auto found = virtual_memory().allocations.find(number(handle));
         require(found != virtual_memory().allocations.end(), hipErrorInvalidValue, "the handle is unknown");
@@ -198,7 +199,7 @@ HIPKITTENS_EXPORT hipError_t hipMemUnmap(void* pointer, size_t bytes) {
         all.mapped.erase(found);
     });
 }
-// A device that may reach the range may read and write it; until then kernels and copies may not.
+// A device with access to the range may read and write it; until then kernels and copies may not.
 HIPKITTENS_EXPORT hipError_t hipMemSetAccess(void* pointer, size_t bytes, const void* descriptions,
                                              size_t count) {
     return call("hipMemSetAccess", [&] {

@@ -1,4 +1,4 @@
-// simulator/hsa_agents.cpp: the functions of AMD's HSA runtime by which a program finds out what GPUs there are.
+// simulator/hsa_agents.cpp: the functions of AMD's HSA runtime with which a program enumerates GPUs.
 // SPDX-License-Identifier: MIT
 //
 // Facts: hsa.h and hsa_ext_amd.h of ROCm. Agents are the visible devices; there is none of the host. Launches go through HIP alone.
@@ -68,7 +68,7 @@ constexpr uint32_t gpu = 1, kernel_dispatch = 1, large_model = 1, base_profile =
 constexpr uint32_t name_bytes = 64;
 constexpr uint16_t workgroup_dimensions[3] = {max_workgroup_size, max_workgroup_size, max_workgroup_size};
 
-std::atomic<int> users{0};  // of hsa_init
+std::atomic<int> users{0};  // number of hsa_init calls
 
 hsa_status_t put(void* into, const void* what, size_t bytes) {
     std::memcpy(into, what, bytes);
@@ -94,7 +94,7 @@ HIPKITTENS_EXPORT hsa_status_t hsa_shut_down() {
     return before > 0 ? success : error_not_initialized;
 }
 
-// Ends at the first status but success that the callback returns, and returns it.
+// Stops at the first status other than success that the callback returns, and returns it.
 HIPKITTENS_EXPORT hsa_status_t hsa_iterate_agents(hsa_status_t (*callback)(hsa_agent_t, void*), void* data) {
     if (users == 0) return error_not_initialized;
     if (!callback) return error_invalid_argument;
@@ -110,7 +110,7 @@ HIPKITTENS_EXPORT hsa_status_t hsa_agent_get_info(hsa_agent_t agent, int attribu
     if (!value) return error_invalid_argument;
     const DeviceFacts& facts = visible_device(device);
     const Processors processors = visible_processors(facts);
-    const auto number = static_cast<uint32_t>(device) + 1;  // as the bus ids that HIP gives
+    const auto number = static_cast<uint32_t>(device) + 1;  // like the bus ids that HIP reports
     switch (attribute) {
         case agent_name:
             return put_name(value, code_object::target_name(facts.target));
@@ -180,7 +180,7 @@ HIPKITTENS_EXPORT hsa_status_t hsa_isa_get_info_alt(hsa_isa_t isa, int attribute
     const std::string name = std::string("amdgcn-amd-amdhsa--") + visible_device(device).gcn_arch_name;
     const bool large_alone[2] = {false, true}, base_alone[2] = {true, false};
     switch (attribute) {
-        case isa_name_length:  // ROCm counts the 0 at the end, which hsa.h does not
+        case isa_name_length:  // ROCm counts the terminating 0, which hsa.h does not
             return put(value, static_cast<uint32_t>(name.size() + 1));
         case isa_name:
             return put(value, name.c_str(), name.size() + 1);

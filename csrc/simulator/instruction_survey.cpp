@@ -1,4 +1,4 @@
-// simulator/instruction_survey.cpp: which instructions a piece of code has, and which of them the simulator can run.
+// simulator/instruction_survey.cpp: lists the instructions in a piece of code, and which of them the simulator can run.
 // SPDX-License-Identifier: MIT
 #include <map>
 #include <optional>
@@ -24,7 +24,7 @@ struct Tally {
     uint64_t count = 0, implemented = 0;
 };
 
-// Asks the binders. Their steps are thrown away, and the constants too before there are too many.
+// Queries the binders. Their steps are discarded, and the constants too before there are too many.
 class Judge {
   public:
     bool has_meaning(const isa::Instruction& instruction) {
@@ -45,7 +45,7 @@ class Judge {
     std::optional<StepBuilder> builder_;
 };
 
-// A name per way of writing a row.
+// A key for each variant of a row's syntax.
 uint64_t spelling_of(const isa::Instruction& instruction) {
     return static_cast<uint64_t>(instruction.opcode) << 16 |
            static_cast<uint64_t>(instruction.encoding) << 8 |
@@ -91,7 +91,7 @@ HIPKITTENS_EXPORT int hipkittens_product_runs(const uint8_t* code_object, size_t
         require_pointer(code_object, "code_object");
         require_pointer(products, "products");
         require_pointer(runs, "runs");
-        // Translating for a level runs its code.
+        // Translating for a level runs code of that level.
         require(best_host_level() >= HostLevel::avx512_bf16, hip::hipErrorNotSupported,
                 "products are brought together for processors with AVX512_BF16, which this one is not");
         Settings settings;

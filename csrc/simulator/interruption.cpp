@@ -1,4 +1,4 @@
-// simulator/interruption.cpp: signals that reach a host language while it launches.
+// simulator/interruption.cpp: lets a host language handle signals while it launches.
 // SPDX-License-Identifier: MIT
 #include "simulator/interruption.h"
 
@@ -12,14 +12,14 @@
 namespace hipkittens::simulator {
 namespace {
 
-// Of the main thread alone.
+// Of the main thread only.
 HipkittensInterpreter interpreter{};
 std::atomic<bool> has_interpreter{false};
 bool was_interrupted = false;
 void* raised[3] = {};
 
-// Python runs handlers in its main thread only. No other thread may need its lock here: at the end of the process it would
-// not get it any more.
+// Python runs handlers in its main thread only. No other thread may need its lock here: while the process
+// exits it could no longer acquire it.
 bool is_main_thread() { return syscall(SYS_gettid) == getpid(); }
 
 bool handler_raised() {

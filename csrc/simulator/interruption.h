@@ -1,10 +1,10 @@
-// simulator/interruption.h: signals that reach a host language while it launches.
+// simulator/interruption.h: lets a host language handle signals while it launches.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 namespace hipkittens::simulator {
 
-// What a launch of the calling thread shall ask now and then whether to stop; null if there is nobody to ask.
+// The function that a launch of the calling thread polls to learn whether to stop; null if there is none.
 bool (*interruption_check())();
 
 }  // namespace hipkittens::simulator

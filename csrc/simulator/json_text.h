@@ -83,7 +83,7 @@ class JsonText {
     bool first_ = true;
 };
 
-// Of values that are JSON already, each on a line of its own.
+// An array of values that are already JSON, each on its own line.
 inline std::string json_array(const std::vector<std::string>& values) {
     std::string text = "[";
     for (const std::string& value : values) {

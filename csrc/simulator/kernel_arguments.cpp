@@ -1,4 +1,4 @@
-// simulator/kernel_arguments.cpp: the kernel argument segment a launch hands to the machine.
+// simulator/kernel_arguments.cpp: the kernel argument segment that a launch passes to the machine.
 // SPDX-License-Identifier: MIT
 #include "simulator/kernel_arguments.h"
 
@@ -48,8 +48,8 @@ uint64_t hidden_value(const Kernel& kernel, const Argument& argument, const Laun
         case ValueKind::hidden_global_offset_y:
         case ValueKind::hidden_global_offset_z:
         case ValueKind::hidden_none:
-        // No printf, no host calls, no device malloc and no device enqueue here. A kernel that uses one of
-        // them gets a null pointer, and its access is reported.
+        // There is no printf, no host call, no device malloc and no device enqueue here. A kernel that uses
+        // one of them gets a null pointer, and its access is reported.
         case ValueKind::hidden_printf_buffer:
         case ValueKind::hidden_hostcall_buffer:
         case ValueKind::hidden_default_queue:
@@ -101,7 +101,7 @@ std::vector<uint8_t> arguments_from_buffer(const Kernel& kernel, const void* buf
     if (bytes < kernel.explicit_kernarg_bytes) {
         refuse("the kernel takes " + std::to_string(kernel.explicit_kernarg_bytes));
     }
-    // Hosts that keep every argument in a 16-byte slot pass the padding of the last one too.
+    // Callers that store every argument in a 16-byte slot pass the padding of the last one too.
     if (bytes > (size_t{kernel.kernarg_bytes} + 15) / 16 * 16) {
         refuse("the kernel's argument segment ends at " + std::to_string(kernel.kernarg_bytes));
     }

@@ -1,4 +1,4 @@
-// simulator/kernel_arguments.h: the kernel argument segment a launch hands to the machine.
+// simulator/kernel_arguments.h: the kernel argument segment that a launch passes to the machine.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -19,7 +19,7 @@ struct LaunchShape {
 std::vector<uint8_t> arguments_from_pointers(const code_object::Kernel& kernel, void* const* pointers,
                                              const LaunchShape& shape);
 
-// From a buffer that already is laid out as the segment is; the hidden part is written here.
+// From a buffer that already has the layout of the segment; the hidden part is filled in here.
 std::vector<uint8_t> arguments_from_buffer(const code_object::Kernel& kernel, const void* buffer,
                                            size_t bytes, const LaunchShape& shape);
 

@@ -1,4 +1,4 @@
-// simulator/launch_descriptions.cpp: what launches would run, told in place of running them.
+// simulator/launch_descriptions.cpp: describes launches instead of running them.
 // SPDX-License-Identifier: MIT
 #include "simulator/launch_descriptions.h"
 

@@ -1,4 +1,4 @@
-// simulator/launch_descriptions.h: what launches would run, told in place of running them.
+// simulator/launch_descriptions.h: describes launches instead of running them.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -14,8 +14,8 @@ namespace hipkittens::simulator {
 
 std::mutex& launch_descriptions_mutex();  // for fork_handlers.cpp
 bool is_describing();
-// Equal for two launches of the same work: an address in `arguments` becomes its tensor's number, in the order in which the
-// arguments first name them, and the offset.
+// Equal for two launches of the same work: an address in `arguments` is replaced by an offset and its
+// tensor's number, in the order in which the arguments first refer to the tensors.
 void describe_launch(const std::string& kernel, const LaunchShape& shape,
                      const std::vector<uint8_t>& arguments, const std::vector<Region>& regions);
 

@@ -1,4 +1,4 @@
-// simulator/launch_records.cpp: the launches that hipkittens_record_launches asked to keep.
+// simulator/launch_records.cpp: the launches recorded for hipkittens_record_launches.
 // SPDX-License-Identifier: MIT
 #include "simulator/launch_records.h"
 
@@ -19,10 +19,10 @@ struct Kept {
     std::vector<HipkittensInstructionRecord> instructions;
 };
 
-// Of the process, not of a thread: autograd launches from threads of its own.
+// Per process, not per thread: autograd launches from its own threads.
 std::atomic<bool> recording{false}, tracing{false}, digesting{false};
 std::mutex mutex;
-std::deque<Kept> launches;  // elements stay where they are
+std::deque<Kept> launches;  // a deque, so that elements do not move
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// simulator/launch_records.h: the launches that hipkittens_record_launches asked to keep.
+// simulator/launch_records.h: the launches recorded for hipkittens_record_launches.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -42,7 +42,7 @@ struct ProcessSettings {
 };
 
 ProcessSettings& process_settings() {
-    static ProcessSettings& result = *new ProcessSettings;  // worker threads may still ask at exit
+    static ProcessSettings& result = *new ProcessSettings;  // worker threads may still read it at exit
     return result;
 }
 

@@ -1,4 +1,4 @@
-// simulator/timed_launches.cpp: the launches that hipkittens_time_launches asked to model.
+// simulator/timed_launches.cpp: the launches modelled for hipkittens_time_launches.
 // SPDX-License-Identifier: MIT
 #include "simulator/timed_launches.h"
 
@@ -13,13 +13,13 @@
 namespace hipkittens::simulator {
 namespace {
 
-// Of the process, not of a thread: autograd launches from threads of its own.
+// Per process, not per thread: autograd launches from its own threads.
 std::mutex mutex;
 std::optional<timing::Options> options;
 bool skips_others = false;
 size_t skipped = 0;
 std::vector<std::string> reports;
-std::deque<std::vector<timing::TimelineEvent>> timelines;  // elements stay where they are
+std::deque<std::vector<timing::TimelineEvent>> timelines;  // a deque, so that elements do not move
 
 }  // namespace
 
