@@ -1,4 +1,4 @@
-// simulator/timing/address_map.cpp: where a launch's memory would be on the GPU.
+// simulator/timing/address_map.cpp: where a launch's memory would be located on the GPU.
 // SPDX-License-Identifier: MIT
 #include "simulator/timing/address_map.h"
 
@@ -24,7 +24,7 @@ size_t region_at(const std::vector<Region>& regions, uint64_t address) {
 AddressMap::AddressMap(const Dispatch& dispatch) : regions_(dispatch.regions.data()) {
     const std::vector<Region>& regions = dispatch.regions;
     constexpr uint64_t nowhere = ~uint64_t{0};
-    std::vector<uint64_t> argument(regions.size(), nowhere);  // the first that points into the region
+    std::vector<uint64_t> argument(regions.size(), nowhere);  // the first one that points into the region
     const uint64_t begin = reinterpret_cast<uint64_t>(dispatch.kernel_arguments);
     if (const size_t own = region_at(regions, begin); own != regions.size()) {
         for (uint64_t offset = 0; begin + offset + 8 <= regions[own].end; offset += 8) {
@@ -37,7 +37,7 @@ AddressMap::AddressMap(const Dispatch& dispatch) : regions_(dispatch.regions.dat
     std::vector<size_t> order(regions.size());
     std::iota(order.begin(), order.end(), size_t{0});
     const auto key = [&](size_t index) {
-        // Names with a number at their end in its order.
+        // Names that end in a number are sorted by that number.
         const std::string_view name = regions[index].name;
         return std::tuple(argument[index], regions[index].is_own, name.size(), name, regions[index].begin);
     };

@@ -1,4 +1,4 @@
-// simulator/timing/bandwidth_queue.h: a resource that moves so many bytes a clock.
+// simulator/timing/bandwidth_queue.h: a resource that moves a fixed number of bytes per clock.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -8,22 +8,22 @@
 
 namespace hipkittens::simulator::timing {
 
-// Requests may come out of order in time: a late one does not keep an early one from capacity that nobody used. Time is
-// cut into slices, each of which serves what its length allows and passes the rest on.
+// Requests may arrive out of time order: a late one does not deprive an early one of unused capacity. Time is
+// divided into slices, each of which serves what its length allows and passes the rest on.
 class BandwidthQueue {
   public:
-    // `slices`: how far ahead of the present its backlog may reach, in units of 64 clocks.
+    // `slices`: how far past the present its backlog may extend, in units of 64 clocks.
     explicit BandwidthQueue(double bytes_per_clock = 1, size_t slices = 4096)
         : rate_(bytes_per_clock), slices_(slices) {}
 
-    // When the last of `bytes` has passed, if they enter at `time`.
+    // The time at which the last of `bytes` has passed, if they enter at `time`.
     double serve(double time, double bytes) {
         bytes_ += bytes;
         int64_t index = find(static_cast<int64_t>(time / width));
         Slice* slice = &at(index);
         const double begin = static_cast<double>(index) * width;
         const double start = std::max(time, begin + slice->used / rate_);
-        // What the slice had to offer before `time` is lost only if nothing earlier asks for it.
+        // The slice's capacity before `time` is lost only if no earlier request uses it.
         slice->used += bytes;
         const double capacity = width * rate_;
         while (slice->used >= capacity) {
@@ -42,7 +42,7 @@ class BandwidthQueue {
     static constexpr double width = 64;  // clk
     struct Slice {
         int64_t index = -1;
-        int64_t next = 0;  // a later one, when this one is full
+        int64_t next = 0;  // a later slice, if this one is full
         double used = 0;
     };
 
@@ -58,7 +58,7 @@ class BandwidthQueue {
             if (slice.index != end || slice.next == end) break;
             end = slice.next;
         }
-        while (index < end) {  // shorten the way for the next one
+        while (index < end) {  // shortens the search for the next request
             Slice& slice = at(index);
             const int64_t next = slice.next;
             slice.next = end;

@@ -1,4 +1,4 @@
-// simulator/timing/chip.cpp: the compute units of a chip, and the dispatcher that gives them workgroups.
+// simulator/timing/chip.cpp: the compute units of a chip, and the dispatcher that assigns workgroups to them.
 // SPDX-License-Identifier: MIT
 #include "simulator/timing/chip.h"
 
@@ -11,7 +11,8 @@
 namespace hipkittens::simulator::timing {
 namespace {
 
-// Compute units run one after the other for so many clocks: far below the latency of the memory they share.
+// Compute units are simulated one after another in steps of this many clocks, far below the latency of the
+// memory they share.
 constexpr double quantum = 32;
 
 uint64_t text_address_of(const Dispatch& dispatch) {
@@ -29,7 +30,7 @@ Occupancy occupancy_of(const Parameters& parameters, const code_object::Kernel& 
                        uint32_t lds_bytes) {
     const uint32_t slots = static_cast<uint32_t>(parameters.waves_per_simd);
     const uint32_t by_registers = 512 / std::max<uint32_t>(kernel.allocated_vgprs, 8);
-    // A workgroup's waves are dealt to the SIMDs in turn.
+    // A workgroup's waves are assigned to the SIMDs round-robin.
     const auto workgroups = [&](uint32_t per_simd) {
         const uint32_t needed = (waves + simd_count - 1) / simd_count;
         return waves >= simd_count ? per_simd / needed : per_simd * simd_count / waves;
@@ -93,7 +94,7 @@ Chip::Chip(const Options& options, double clock_mhz, uint32_t detailed_xcd, cons
                 std::make_unique<ComputeUnit>(replay_, *xcd.front.back(), echo_.get(), xcd.index, unit));
         }
         xcd.room_since.resize(units);
-        // SEs in turn: their first compute units, then their second ones.
+        // Round-robin over the SEs: their first compute units, then their second ones.
         for (uint32_t turn = 0; xcd.order.size() < units; ++turn) {
             for (uint32_t engine = 0; engine < engines; ++engine) {
                 const uint32_t first = units * engine / engines, end = units * (engine + 1) / engines;
@@ -124,7 +125,7 @@ std::unique_ptr<ResidentWorkgroup> Chip::resident(Xcd& xcd, TraceStore& store) {
     return workgroup;
 }
 
-// Gives the next workgroup of this XCD to the next compute unit with room for it.
+// Assigns the next workgroup of this XCD to the next compute unit with room for it.
 bool Chip::place(Xcd& xcd, TraceStore& store, bool* failed) {
     if (xcd.next_workgroup >= workgroup_count_) return false;
     for (size_t tried = 0; tried < xcd.order.size(); ++tried) {

@@ -1,4 +1,4 @@
-// simulator/timing/chip.h: the compute units of a chip, and the dispatcher that gives them workgroups.
+// simulator/timing/chip.h: the compute units of a chip, and the dispatcher that assigns workgroups to them.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace hipkittens::simulator::timing {
 
-// How many workgroups of a kernel a compute unit holds, and what limits it.
+// The number of workgroups of a kernel that fit on a compute unit, and what limits it.
 struct Occupancy {
     uint32_t workgroups_per_compute_unit = 1, waves_per_workgroup = 1;
     const char* limited_by = "waves";  // registers, lds, waves, workgroups
@@ -25,31 +25,31 @@ Occupancy occupancy_of(const Parameters& parameters, const code_object::Kernel& 
 
 class Chip {
   public:
-    // `xcd` is the one in detail, unless all are.
+    // `xcd` is the one simulated in detail, unless all are.
     Chip(const Options& options, double clock_mhz, uint32_t xcd, const Dispatch& dispatch,
          const code_object::Kernel& kernel);
     ~Chip();
 
-    bool run(TraceStore& store, int reader);  // false: a trace is missing, since the launch failed
+    bool run(TraceStore& store, int reader);  // false: a trace is missing because the launch failed
 
     double cycles() const { return end_; }
     double clock_mhz() const { return clock_mhz_; }
-    double matrix_load() const;  // share of the time in which the matrix cores work
+    double matrix_load() const;  // fraction of the time in which the matrix cores work
     const Options& options() const { return options_; }
     MatrixType matrix_type() const { return matrix_type_; }
     EventLog& events() { return events_; }
-    void describe(JsonText& json) const;  // all members of the report but the times
+    void describe(JsonText& json) const;  // all members of the report except the times
 
   private:
-    // Workgroup i goes to XCD i mod 8, there to the SEs in turn and within them to their CUs in turn.
+    // Workgroup i goes to XCD i mod 8, there to the SEs round-robin, and within an SE to its CUs round-robin.
     struct Xcd {
         uint32_t index = 0;
         uint32_t next_workgroup = 0;
-        uint32_t turn = 0;      // of the dispatcher's order of compute units
+        uint32_t turn = 0;      // position in the dispatcher's order of compute units
         double dispatcher = 0;  // when it is free
         std::vector<std::unique_ptr<FrontCaches>> front;
         std::vector<std::unique_ptr<ComputeUnit>> units;
-        std::vector<double> room_since;  // when the latest place on a compute unit became free
+        std::vector<double> room_since;  // when the latest slot on a compute unit became free
         std::vector<uint32_t> order;
     };
 

@@ -1,4 +1,4 @@
-// simulator/timing/clock.cpp: at which clock a chip runs a kernel, as its power allows.
+// simulator/timing/clock.cpp: the clock at which a chip runs a kernel within its power limit.
 // SPDX-License-Identifier: MIT
 #include "simulator/timing/clock.h"
 

@@ -1,4 +1,4 @@
-// simulator/timing/clock.h: at which clock a chip runs a kernel, as its power allows.
+// simulator/timing/clock.h: the clock at which a chip runs a kernel within its power limit.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace hipkittens::simulator::timing {
 
-// Full matrix load holds the clock of that format's products; up to clock_idle_load the chip runs at its peak; between the
-// two the clock's period is linear in the load. `matrix_load`: how busy the matrix cores are, 0 to 1.
+// Under full matrix load the chip runs at the clock of that format's products, up to clock_idle_load it runs at its
+// peak; between the two the clock period is linear in the load. `matrix_load`: utilization of the matrix cores, 0 to 1.
 double sustained_clock(const Parameters& parameters, MatrixType type, double matrix_load);
 
 // The clock under full matrix load of this type; the peak if the kernel has no matrix instructions.

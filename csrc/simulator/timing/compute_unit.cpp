@@ -39,7 +39,7 @@ double ComputeUnit::slot_at(uint32_t simd, double time) const {
 void ComputeUnit::start(std::unique_ptr<ResidentWorkgroup> workgroup, double time) {
     workgroup->begin = time;
     workgroup->waves_left = static_cast<uint32_t>(workgroup->trace->waves.size());
-    // Consecutive waves go to consecutive SIMDs; the first to the one with the fewest.
+    // Consecutive waves go to consecutive SIMDs, starting with the one with the fewest waves.
     constexpr uint32_t order[simd_count] = {0, 2, 1, 3};
     uint32_t first = 0;
     for (uint32_t simd : order) {
@@ -84,7 +84,7 @@ void ComputeUnit::advance(double until) {
     }
 }
 
-// When its unit can take the wave's next instruction.
+// The time at which its unit can accept the wave's next instruction.
 double ComputeUnit::candidate(uint32_t index, const ReplayedWave& wave, Stall* why) const {
     const Simd& simd = simds_[index];
     const Cost& cost = *wave.next;
@@ -123,7 +123,7 @@ void ComputeUnit::plan(uint32_t index) {
     simd.next = next == never ? never : slot_at(index, next);
 }
 
-// Of each category the wave with the highest priority issues, of these the oldest.
+// In each category the wave with the highest priority issues, among equals the oldest.
 void ComputeUnit::issue_slot(uint32_t index, double time) {
     Simd& simd = simds_[index];
     ReplayedWave* chosen[category_count + 8];
@@ -158,7 +158,7 @@ void ComputeUnit::raise(double* ready, ReplayedWave& wave, double time, Stall wh
     wave.reason = why;
 }
 
-// Times of the youngest entries, of which `allowed` may still be open.
+// Times of the youngest entries, of which `allowed` may still be outstanding.
 static double open_until(const double* ring, uint32_t head, uint32_t allowed) {
     double latest[16];
     const uint32_t count = std::min(head, 16u);
@@ -168,7 +168,7 @@ static double open_until(const double* ring, uint32_t head, uint32_t allowed) {
     return latest[allowed];
 }
 
-// When what the wave's next instruction uses is there.
+// The time at which the operands of the wave's next instruction are available.
 void ComputeUnit::wait_for_operands(ReplayedWave& wave) {
     const Cost& cost = *wave.next;
     double& at = wave.at;
@@ -226,7 +226,7 @@ void ComputeUnit::wait_for_operands(ReplayedWave& wave) {
 }
 
 void ComputeUnit::add_vm(ReplayedWave& wave, double done) {
-    // Counted in the order of issue.
+    // Counted in issue order.
     if (wave.vm_head) done = std::max(done, wave.vm[(wave.vm_head - 1) % 64]);
     wave.vm[wave.vm_head++ % 64] = done;
 }
@@ -349,7 +349,7 @@ void ComputeUnit::enter_next_block(ReplayedWave& wave) const {
     wave.block_end = wave.next + block.count;
 }
 
-// Instructions that the wave skips cost an issue slot each. True: the block ends with them.
+// Each instruction that the wave skips costs an issue slot. True: the block ends with skipped instructions.
 bool ComputeUnit::leave_out(ReplayedWave& wave) const {
     while (const uint32_t count = wave.next->skip_run) {
         if (!wave.trace->skipped[wave.skip_run++]) return false;

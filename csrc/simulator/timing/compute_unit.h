@@ -20,28 +20,28 @@ inline constexpr int simd_count = 4;
 
 struct ResidentWorkgroup {
     std::shared_ptr<const WorkgroupTrace> trace;
-    std::vector<std::shared_ptr<const WorkgroupTrace>> echoes;  // by XCD beyond the first
-    std::vector<std::vector<uint32_t>> echoed;  // of those, accesses that were played, by wave
+    std::vector<std::shared_ptr<const WorkgroupTrace>> echoes;  // by XCD other than the first
+    std::vector<std::vector<uint32_t>> echoed;                  // accesses of those already replayed, by wave
     uint32_t waves_left = 0, at_barrier = 0;
     double barrier_time = 0, begin = 0;
 };
 
 // A wave that is being replayed.
 struct ReplayedWave {
-    double at = 0;       // the next instruction is ready to issue, as far as the wave is concerned
-    double free_at = 0;  // the instruction before allowed it from here on; what is beyond is a stall
+    double at = 0;       // when the wave itself is ready to issue its next instruction
+    double free_at = 0;  // the earliest time allowed by the previous instruction; any excess is a stall
     const Cost* next = nullptr;
     const Cost* block_end = nullptr;
     uint64_t order = 0;  // older waves go first
     Stall reason = Stall::none;
     uint8_t priority = 0;
     bool waits_at_barrier = false;
-    uint8_t index = 0;  // in its workgroup
+    uint8_t index = 0;  // within its workgroup
     ResidentWorkgroup* workgroup = nullptr;
     const WaveTrace* trace = nullptr;
     uint32_t block = 0, access = 0, lds = 0, scalar = 0, skip_run = 0;
-    uint64_t fetched = ~uint64_t{0};  // line of instructions it has
-    // Completions of what it has in flight; vector memory in order.
+    uint64_t fetched = ~uint64_t{0};  // line of instructions it has fetched
+    // Completion times of its operations in flight; vector memory in order.
     uint32_t vm_head = 0, lgkm_head = 0;
     double vm[64] = {};
     double lgkm[32] = {};
@@ -58,15 +58,15 @@ struct InstructionCounts {
     double stalls[stall_count] = {};
 };
 
-// What all compute units of a launch share, and what they add to.
+// State shared by all compute units of a launch, and the totals they add to.
 struct Replay {
     const Parameters& parameters;
     const Program& program;
     const std::vector<Cost>& costs;
     MemorySystem& memory;
     std::vector<InstructionCounts>& counts;
-    uint64_t text_address;       // in the model
-    EventLog* events = nullptr;  // null: nobody wants a timeline
+    uint64_t text_address;       // in the model's address space
+    EventLog* events = nullptr;  // null: no timeline requested
 };
 
 class Echo;
@@ -75,13 +75,13 @@ class ComputeUnit {
   public:
     ComputeUnit(Replay& replay, FrontCaches& front, Echo* echo, uint32_t xcd, uint32_t index);
 
-    // Gives it a workgroup whose waves start at `time`. first_simd: where its first wave goes.
+    // Assigns it a workgroup whose waves start at `time`. first_simd: the SIMD of its first wave.
     void start(std::unique_ptr<ResidentWorkgroup> workgroup, double time);
     // Issues everything that issues before `until`.
     void advance(double until);
     double next_time() const;
     bool idle() const { return residents_.empty(); }
-    // Workgroups that ended, with the time at which their place is free.
+    // Workgroups that ended, with the time at which their slot is free.
     struct Ended {
         double time;
         double begin;
@@ -100,17 +100,17 @@ class ComputeUnit {
   private:
     struct Simd {
         std::vector<ReplayedWave*> waves;
-        double next = 0;  // no slot before has anything to issue
+        double next = 0;  // no earlier slot has anything to issue
         double vector_free = 0, matrix_free = 0;
     };
 
-    double slot_at(uint32_t simd, double time) const;  // the first slot of that SIMD from `time` on
+    double slot_at(uint32_t simd, double time) const;  // the first slot of that SIMD at or after `time`
     double candidate(uint32_t simd, const ReplayedWave& wave, Stall* why) const;
     void plan(uint32_t simd);
     void issue_slot(uint32_t simd, double time);
     void issue(uint32_t simd, ReplayedWave& wave, double time, Stall why);
     void move_on(ReplayedWave& wave, double time);  // to the next instruction of the trace
-    bool leave_out(ReplayedWave& wave) const;       // the next instructions, if VSKIP was on
+    bool leave_out(ReplayedWave& wave) const;       // skips the next instructions, if VSKIP was on
     void enter_next_block(ReplayedWave& wave) const;
     void wait_for_operands(ReplayedWave& wave);
     void log(uint32_t simd, const ReplayedWave& wave, const Cost& cost, double time, float stalled,

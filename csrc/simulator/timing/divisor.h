@@ -1,4 +1,4 @@
-// simulator/timing/divisor.h: divides by a number that mostly is a power of two, without dividing then.
+// simulator/timing/divisor.h: division by a number that usually is a power of two, using a shift in that case.
 // SPDX-License-Identifier: MIT
 #pragma once
 

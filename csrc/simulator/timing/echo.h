@@ -9,15 +9,16 @@
 
 namespace hipkittens::simulator::timing {
 
-// Workgroup 8 j + y of the grid runs in detail on XCD y; 8 j + x runs at the same place of XCD x. When a wave of the first has
-// issued its n-th vector memory access, the same wave of the others issues its own n-th (of as many, in proportion).
+// Workgroup 8 j + y of the grid runs in detail on XCD y; 8 j + x runs at the same position of XCD x. When a
+// wave of the first has issued its n-th vector memory access, the same wave of the others issues its own n-th
+// (in proportion, if their counts differ).
 class Echo {
   public:
     Echo(const Parameters& parameters, MemorySystem& memory);
 
     void play(ResidentWorkgroup& workgroup, uint32_t compute_unit, uint32_t wave, uint32_t accesses,
               double time);
-    // Whatever is left of a workgroup that ends.
+    // Plays the remaining accesses of a workgroup that ends.
     void play_rest(ResidentWorkgroup& workgroup, uint32_t compute_unit, double time);
 
   private:

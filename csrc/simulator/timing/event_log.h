@@ -1,4 +1,4 @@
-// simulator/timing/event_log.h: what some compute units did, instruction by instruction.
+// simulator/timing/event_log.h: instruction-by-instruction events of some compute units.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -11,19 +11,19 @@ namespace hipkittens::simulator::timing {
 
 struct TimelineEvent {
     double begin = 0;    // clk
-    float duration = 0;  // clk of its unit; of a wave: from its start to its end
+    float duration = 0;  // clk of its unit; for a wave: from its start to its end
     float stalled = 0;   // clk that the wave waited for it
-    float latency = 0;   // memory: clk until its wait counter counts down
+    float latency = 0;   // memory: clk until its wait counter is decremented
     uint32_t address = 0, workgroup = 0;
     uint16_t compute_unit = 0, lds_conflicts = 0;
     uint8_t simd = 0, wave = 0;  // wave: of its workgroup
-    uint8_t is_wave = 0;         // 1: a wave's life, with no instruction
+    uint8_t is_wave = 0;         // 1: the lifetime of a wave, without an instruction
     uint8_t unit = 0;
     uint32_t stall = 0;
 };
 static_assert(sizeof(TimelineEvent) == 40);
 
-// Of one XCD, the first `compute_units`; ends when it is full.
+// Covers the first `compute_units` of one XCD; ends when it is full.
 class EventLog {
   public:
     EventLog(uint32_t xcd, uint32_t compute_units) : xcd_(xcd), compute_units_(compute_units) {}

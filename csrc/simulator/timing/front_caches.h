@@ -20,11 +20,12 @@ class FrontCaches {
           instructions_(static_cast<uint64_t>(parameters.instruction_cache_bytes) / scalar_line_bytes, 8),
           scalars_(static_cast<uint64_t>(parameters.scalar_cache_bytes) / scalar_line_bytes, 8) {}
 
-    // When a wave that goes on to the 64 bytes of `line` at `time` has its instructions. The lines behind come along.
+    // When a wave that continues with the 64 bytes of `line` at `time` has its instructions. The following
+    // lines are prefetched.
     double fetch(uint64_t line, double time) {
         if (parameters_.instruction_cache_starts_warm != 0) return time;
         const double ready = std::max(time + parameters_.instruction_hit, bring(line, time));
-        // The lines prefetched with the one before are in flight: one more is new.
+        // The lines prefetched with the previous one are in flight: only one more is new.
         const uint64_t ahead = static_cast<uint64_t>(parameters_.instruction_prefetch);
         for (uint64_t next = line == last_ + 1 ? line + ahead : line + 1; next <= line + ahead; ++next)
             bring(next, time);
@@ -41,7 +42,8 @@ class FrontCaches {
             if (known != TagArray::none) {
                 there = scalars_.ready(known);
             } else {
-                // L2's time to answer a hit is the vector cache's; what a scalar miss measures replaces it.
+                // The time L2 takes to answer a hit is the vector cache's; the measured scalar miss time
+                // replaces it.
                 there = memory_.read(xcd_, line / 2, port_) - parameters_.l2_hit + parameters_.scalar_hit +
                         parameters_.scalar_miss;
                 scalars_.fill(scalars_.oldest(line), line, there, false);
@@ -65,7 +67,7 @@ class FrontCaches {
     uint32_t xcd_;
     TagArray instructions_, scalars_;
     double port_ = 0;
-    uint64_t last_ = ~uint64_t{1};  // the line that a wave went on to
+    uint64_t last_ = ~uint64_t{1};  // the line that a wave last continued with
 };
 
 }  // namespace hipkittens::simulator::timing

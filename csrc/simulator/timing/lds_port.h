@@ -19,18 +19,18 @@ class LdsPort {
         for (Side& side : sides_) side.leaves.resize(entries);
     }
 
-    // When the queue of that SIMD's port has room for one more.
+    // The time at which the queue of that SIMD's port has room for one more.
     double room(uint32_t simd) const {
         const Side& side = sides_[simd / 2];
         return side.leaves[side.next];
     }
 
-    // Returns when the operation is done and its wait counter counts down.
+    // Returns when the operation is done and its wait counter is decremented.
     double issue(double time, uint32_t simd, const Cost& cost, uint32_t conflicts) {
         Side& side = sides_[simd / 2];  // two SIMDs share a port
         const double begin = std::max(time, side.in);
         side.in = begin + cost.lds_in;
-        // Banks are taken when the addresses are there, by a write when its last data is.
+        // Banks are occupied once the addresses are there; for a write, once its last data is.
         const double clocks = cost.lds_banks + conflicts;
         const double banks_done = banks_.serve(side.in, clocks);
         const double banks = banks_done - clocks;
@@ -45,7 +45,7 @@ class LdsPort {
         return done + latency_;
     }
 
-    // Bytes that a load from memory puts down, 128 a clock.
+    // Bytes that a load from memory writes to LDS, 128 per clock.
     void fill(double time, uint32_t bytes) { banks_.serve(time, bytes / 128.0); }
 
     double busy() const { return banks_.bytes(); }
@@ -54,12 +54,12 @@ class LdsPort {
   private:
     struct Side {
         double in = 0, out = 0;
-        std::vector<double> leaves;  // of the operations in its queue, a ring
+        std::vector<double> leaves;  // when the operations in its queue leave it, a ring
         size_t next = 0;
     };
     double latency_;
     Side sides_[2];
-    BandwidthQueue banks_{1, 512};  // of clocks, one a clock
+    BandwidthQueue banks_{1, 512};  // of clocks, one per clock
     double conflict_clocks_ = 0;
 };
 

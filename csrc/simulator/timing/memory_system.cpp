@@ -11,10 +11,11 @@ namespace hipkittens::simulator::timing {
 namespace {
 
 constexpr uint64_t page_lines = (2 << 20) / line_bytes;
-// Stacks of HBM take turns every 4 KiB (assumed): lines within are equally far, and mostly in one DRAM page.
+// Stacks of HBM alternate every 4 KiB (assumed): lines within are at the same distance, and mostly in one
+// DRAM page.
 constexpr uint64_t memory_unit_lines = 4096 / line_bytes;
 
-// Spreads strides of a power of two.
+// Spreads power-of-two strides.
 uint64_t fold(uint64_t bits) { return bits ^ bits >> 4 ^ bits >> 8 ^ bits >> 12 ^ bits >> 16 ^ bits >> 20; }
 
 // Quantiles of the latency, evenly spaced: see memory_system.h.
@@ -29,7 +30,7 @@ std::vector<double> spread(double median, double percentile_95, size_t count) {
     return result;
 }
 
-// SplitMix64: neighbours and the first ones of pages are as random as others.
+// SplitMix64: neighboring units and the first ones of pages are as random as others.
 uint64_t hash(uint64_t unit) {
     unit += 0x9e3779b97f4a7c15;
     unit = (unit ^ unit >> 30) * 0xbf58476d1ce4e5b9;
@@ -56,7 +57,7 @@ MemorySystem::MemorySystem(const Parameters& parameters, double clock_mhz)
       mall_queue_(parameters.mall_bandwidth * 1000 / clock_mhz),
       hbm_queue_(parameters.hbm_bandwidth * 1000 / clock_mhz) {
     const double clocks_per_ns = clock_mhz / 1000;
-    // Until L2 has answered, the core's clock counts; beyond, nanoseconds do.
+    // Latency up to L2's answer is in core clocks; beyond L2 it is in nanoseconds.
     const double l2_ns = parameters.l2_hit * 1000 / parameters.latency_clock;
     to_l2_ = parameters.l2_hit / 2;
     from_l2_ = parameters.l2_hit - to_l2_;
@@ -75,14 +76,14 @@ uint32_t MemorySystem::channel_of(uint64_t line) const {
     return static_cast<uint32_t>(channels_.remainder(folded));
 }
 
-// Which set of its channel's share: the bits above the channel's.
+// The set within its channel's share: the bits above the channel's.
 uint64_t MemorySystem::set_of(uint64_t line, uint32_t channel) const {
     const uint64_t within =
         channels_.quotient(unit_lines_.quotient(line)) * unit_lines_.number() + unit_lines_.remainder(line);
     return within * channels_.number() + channel;
 }
 
-// Addresses are translated in front of L2. A page that the XCD has not touched before takes a while.
+// Addresses are translated before L2. A page that the XCD has not touched before takes additional time.
 double MemorySystem::translate(Xcd& xcd, uint64_t line, double time) const {
     if (translation_ == 0) return time;
     const uint64_t number = line / page_lines;
@@ -95,7 +96,7 @@ double MemorySystem::hbm_extra(uint64_t line) const {
     return hbm_extras_[hash(line / memory_unit_lines) % quantile_count];
 }
 
-// A line that has to make room is sent on; the caller fills the place.
+// An evicted line is sent on; the caller fills the slot.
 size_t MemorySystem::allocate(Xcd& xcd, uint64_t set, double time) {
     const size_t place = xcd.l2.oldest(set);
     if (xcd.l2.is_dirty(place)) send(xcd, xcd.l2.line(place), time);
@@ -135,7 +136,8 @@ double MemorySystem::fetch(Xcd& xcd, uint64_t line, double time, bool in_mall) {
     return time;
 }
 
-// A line of the MALL becomes dirty, and another one that was leaves for HBM. Returns when HBM has taken that.
+// A line of the MALL becomes dirty, and another dirty one is evicted to HBM. Returns when HBM has received
+// that.
 double MemorySystem::displace(Xcd& xcd, double time) {
     ++xcd.counts.hbm_write_lines;
     return hbm_queue_.serve(time, line_bytes * parameters_.hbm_write_cost);

@@ -1,4 +1,4 @@
-// simulator/timing/parameters.cpp: the numbers of parameters.def for one device.
+// simulator/timing/parameters.cpp: the parameters of parameters.def for one device.
 // SPDX-License-Identifier: MIT
 #include "simulator/timing/parameters.h"
 
@@ -27,7 +27,7 @@ constexpr Row table[] = {
 #undef PARAMETER
 };
 
-// What the engine divides by.
+// False for parameters that the engine divides by.
 bool may_be_zero(const Row& row) {
     return std::strcmp(row.unit, "flag") == 0 || std::strcmp(row.unit, "clk") == 0 ||
            std::strcmp(row.unit, "ns") == 0 || std::strcmp(row.unit, "us") == 0 ||

@@ -1,4 +1,4 @@
-// simulator/timing/parameters.h: the numbers of parameters.def for one device.
+// simulator/timing/parameters.h: the parameters of parameters.def for one device.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -13,8 +13,8 @@ namespace hipkittens::simulator::timing {
 enum class Device : int { mi300x, mi308x, mi325x, mi350x, mi355x };
 inline constexpr int device_count = 5;
 const char* device_name(Device device);
-std::string device_names();  // of all, for a message
-// Returns false if no device is called so; case does not matter.
+std::string device_names();  // of all devices, for messages
+// Returns false if there is no device with this name; case is ignored.
 bool device_of(std::string_view name, Device* device);
 isa::Target target_of(Device device);
 
@@ -26,7 +26,7 @@ struct Parameters {
 
 Parameters parameters_of(Device device);
 
-// Sets one by name; returns an empty text, or why not.
+// Sets a parameter by name; returns an empty text, or the reason it was rejected.
 std::string set_parameter(Parameters& parameters, std::string_view name, double value);
 
 // JSON: {"device": ..., "parameters": [{"name", "value", "unit", "source"}]}.

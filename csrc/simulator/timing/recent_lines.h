@@ -1,4 +1,4 @@
-// simulator/timing/recent_lines.h: which lines a cache took in last.
+// simulator/timing/recent_lines.h: the lines that a cache fetched most recently.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -7,12 +7,12 @@
 
 namespace hipkittens::simulator::timing {
 
-// Stands for the tags of a vector L1 where only its misses matter: the last so many lines, whatever their sets.
+// Models the tags of a vector L1 where only its misses matter: the most recent lines, regardless of sets.
 class RecentLines {
   public:
     explicit RecentLines(uint32_t lines) : lines_(lines), entries_(entry_count) {}
 
-    // Whether it was there; it is now.
+    // Returns whether the line was present; it is present afterwards.
     bool touch(uint64_t line) {
         Entry& entry = entries_[(line ^ line >> 12) % entry_count];
         if (entry.line == line && filled_ - entry.filled < lines_) return true;

@@ -1,4 +1,4 @@
-// simulator/timing/report.cpp: what a modelled launch says about itself, as JSON.
+// simulator/timing/report.cpp: the report of a modelled launch, as JSON.
 // SPDX-License-Identifier: MIT
 #include "simulator/timing/report.h"
 
@@ -24,7 +24,7 @@ std::optional<code_object::LineTable> line_table_of(const Program& program) {
     try {
         return code_object::LineTable(*program.file);
     } catch (const code_object::Error&) {
-        return std::nullopt;  // figures without source lines are better than none
+        return std::nullopt;  // results without source lines are better than none
     }
 }
 
@@ -62,7 +62,7 @@ void Chip::describe(JsonText& json) const {
             lookups += unit->cache().lookups();
         }
     }
-    // What all workgroups do, from those in detail.
+    // Extrapolates from the workgroups in detail to all workgroups.
     const double share = ratio(workgroup_count_, static_cast<double>(durations_.size()));
     const double clocks = std::max(end_, 1.0), simd_clocks = clocks * units_in_detail * simd_count;
     const MemoryCounts memory = memory_.total();
@@ -152,7 +152,7 @@ Report report_of(const Chip& chip, const Chip* fast) {
             const double share = (1 / mhz - 1 / fast_clock) / (1 / slow_clock - 1 / fast_clock);
             return fast_time + share * (slow_time - fast_time);
         };
-        // The higher the clock, the lower the load where memory is the limit: there is one clock at which both agree.
+        // The higher the clock, the lower the load if memory is the limit: there is one clock at which both agree.
         double low = slow_clock, high = fast_clock;
         for (int i = 0; i < 40; ++i) {
             clock = (low + high) / 2;

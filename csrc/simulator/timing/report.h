@@ -1,4 +1,4 @@
-// simulator/timing/report.h: what a modelled launch says about itself, as JSON.
+// simulator/timing/report.h: the report of a modelled launch, as JSON.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -8,11 +8,11 @@
 
 namespace hipkittens::simulator::timing {
 
-// `fast`: the same launch at the peak clock, if `chip` ran it at the clock of full matrix load. The clock that it would
-// sustain is between, where the load it has there allows it; times are interpolated.
+// `fast`: the same launch at the peak clock, if `chip` ran it at the clock of full matrix load. The sustained
+// clock lies between the two, where the load at that clock allows it; times are interpolated.
 struct Report {
     std::string text;
-    bool fast_is_nearer = false;  // all but the times is that of the run nearer to the sustained clock
+    bool fast_is_nearer = false;  // everything but the times is from the run nearer to the sustained clock
 };
 Report report_of(const Chip& chip, const Chip* fast);
 

@@ -1,4 +1,4 @@
-// simulator/timing/stalls.h: why a wave does not issue.
+// simulator/timing/stalls.h: the reasons why a wave does not issue.
 // SPDX-License-Identifier: MIT
 #pragma once
 

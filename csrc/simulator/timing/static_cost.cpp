@@ -1,4 +1,4 @@
-// simulator/timing/static_cost.cpp: what an instruction costs, as far as that is known before it runs.
+// simulator/timing/static_cost.cpp: the cost of an instruction, as far as it is known before the instruction runs.
 // SPDX-License-Identifier: MIT
 #include "simulator/timing/static_cost.h"
 
@@ -20,7 +20,7 @@ using memory::LdsAccess;
 
 namespace {
 
-// The wait states of checks/hazards.def: a result is there one slot after them.
+// The wait states of checks/hazards.def: a result is available one slot after them.
 struct WaitStates {
     const char* kind;
     int states, passes, more_on_gfx950;
@@ -60,7 +60,7 @@ int immediate_of(const Instruction& instruction) {
     return 0;
 }
 
-// M x N x K and blocks are in the name: v_mfma_f32_32x32x4_2b_bf16.
+// M x N x K and the number of blocks are in the name: v_mfma_f32_32x32x4_2b_bf16.
 double flops_of(const Instruction& instruction) {
     const char* name = instruction.row->mnemonic;
     const char* shape = std::strchr(name, 'x');
@@ -212,7 +212,7 @@ Cost cost_of(const Instruction& instruction, const Parameters& parameters) {
             cost.category = Category::scalar;
             cost.kind = Kind::scalar_memory;
             cost.has_address = is_scalar_access(instruction);
-            // Two counts for more than one dword (rocjitsu's audit of the hardware's counters).
+            // Counts twice for more than one dword (rocjitsu's audit of the hardware's counters).
             cost.lgkm = instruction.operand_count && dwords_of(instruction.operands[0]) > 1 ? 2 : 1;
             break;
         case Unit::lds:

@@ -1,4 +1,4 @@
-// simulator/timing/static_cost.h: what an instruction costs, as far as that is known before it runs.
+// simulator/timing/static_cost.h: the cost of an instruction, as far as it is known before the instruction runs.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -11,7 +11,8 @@
 
 namespace hipkittens::simulator::timing {
 
-// What a SIMD issues at most one of in a slot, from different waves (rocprof-compute documentation).
+// A SIMD issues at most one instruction of each category per slot, from different waves (rocprof-compute
+// documentation).
 enum class Category : uint8_t { vector, vector_memory, scalar, lds, branch, internal };
 inline constexpr int category_count = 6;
 
@@ -22,7 +23,7 @@ enum class Kind : uint8_t {
 };
 // clang-format on
 
-// Formats whose products draw different power (clock.h).
+// Formats whose products consume different power (clock.h).
 enum class MatrixType : uint8_t { none, f16, bf16, f8, f4, other };
 
 struct VectorRange {
@@ -37,24 +38,25 @@ struct Cost {
     MatrixType matrix_type = MatrixType::none;
     uint16_t issue = 4;          // clk until the wave's next instruction
     uint16_t busy = 4;           // clk of its unit
-    bool blocks_vector = false;  // a matrix instruction beside which the VALU cannot work
+    bool blocks_vector = false;  // a matrix instruction during which the VALU cannot work
     bool bypasses_cache = false;
-    uint8_t lgkm = 0;          // what it adds to lgkmcnt
+    uint8_t lgkm = 0;          // its contribution to lgkmcnt
     bool has_address = false;  // scalar memory: the trace has its lines
     uint8_t wait_vm = 63, wait_lgkm = 15;
     uint8_t priority = 0;
-    // From issue until who needs it may issue: the same accumulators, accumulators that overlap, everything else.
+    // Clocks from issue until a dependent instruction may issue: one with the same accumulators, with
+    // overlapping accumulators, any other.
     uint16_t same_c = 0, overlapping_c = 0, read = 0;
     uint16_t lds_banks = 0, lds_in = 0, lds_out = 0;  // clk of the banks without conflicts, and of the port
     uint8_t range_count = 0;
     VectorRange ranges[6];            // vector registers it touches
     VectorRange result, c;            // of a matrix instruction
     uint32_t address = 0, bytes = 4;  // in the text
-    uint32_t skip_run = 0;            // heads so many instructions that VSKIP may leave out together
-    double flops = 0;                 // of a matrix instruction, by one wave
+    uint32_t skip_run = 0;            // number of instructions from here on that VSKIP may skip together
+    double flops = 0;                 // of a matrix instruction, for one wave
 };
 
-// Of a kernel's matrix instructions, by how many there are in its text.
+// The most frequent type among the matrix instructions in a kernel's text.
 MatrixType matrix_type_of(const std::vector<Cost>& costs);
 
 std::vector<Cost> static_costs(const Program& program, const Parameters& parameters);

@@ -1,4 +1,4 @@
-// simulator/timing/tag_array.h: the tags of a set-associative cache, least recently used out first.
+// simulator/timing/tag_array.h: the tags of a set-associative cache with least-recently-used replacement.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -21,7 +21,7 @@ class TagArray {
           ready_(tags_.size()),
           dirty_(tags_.size()) {}
 
-    // The line's place, or `none`. A hit makes it the youngest.
+    // The line's place, or `none`. A hit makes it the most recently used.
     size_t find(uint64_t set, uint64_t line) {
         const size_t first = sets_.remainder(set) * ways_;
         const uint32_t tag = tag_of(line);
@@ -37,8 +37,8 @@ class TagArray {
         }
         return none;
     }
-    // The place for a line that find did not find, the youngest now. What it held has to go: the caller looks whether
-    // that is dirty, and then calls fill.
+    // The place for a line that find did not find, which becomes the most recently used. Its previous
+    // contents are evicted: the caller checks whether they are dirty, and then calls fill.
     size_t oldest(uint64_t set) {
         const size_t first = sets_.remainder(set) * ways_;
         size_t chosen = first;
@@ -56,10 +56,10 @@ class TagArray {
 
     uint64_t sets() const { return sets_.number(); }
     size_t size() const { return tags_.size(); }
-    double ready(size_t place) const { return ready_[place]; }  // when its bytes are there
+    double ready(size_t place) const { return ready_[place]; }  // when its bytes are available
     bool is_dirty(size_t place) const { return dirty_[place]; }
     void set_dirty(size_t place, bool dirty) { dirty_[place] = dirty; }
-    // Of what lies there, as far as the tag tells: enough to find its set again.
+    // The line at a place, as far as the tag determines it: enough to find its set again.
     uint64_t line(size_t place) const { return tags_[place]; }
 
   private:

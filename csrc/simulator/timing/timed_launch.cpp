@@ -14,7 +14,7 @@
 namespace hipkittens::simulator::timing {
 namespace {
 
-// Workgroups that may be traced before the model has a place for the first of them.
+// Number of workgroups that may be traced before the model has a place for the first of them.
 constexpr uint32_t ahead = 256;
 constexpr std::chrono::milliseconds a_moment{50};
 
@@ -34,7 +34,7 @@ void TraceStore::set_readers(int count) {
 
 bool TraceStore::wait_for_room(uint32_t workgroup) {
     std::unique_lock lock(mutex_);
-    // The slowest reader decides: a trace is kept until all have it.
+    // The slowest reader decides: a trace is kept until all readers have it.
     return wanted_.wait_for(lock, a_moment, [&] {
         return abandoned_ || workgroup < *std::min_element(wanted_until_, wanted_until_ + readers_) + ahead;
     });
@@ -61,7 +61,7 @@ uint32_t TraceStore::heaviest_xcd(uint32_t xcds, uint32_t workgroup_count) {
         if (id < first) work[id % xcds] += kept.trace->work;
     }
     const auto most = std::max_element(work.begin(), work.end());
-    // Nearly the same everywhere: the first, which no grid leaves with fewer workgroups than another.
+    // If all are nearly equal: the first, which no grid gives fewer workgroups than another.
     return *most <= 1.001 * work[0] ? 0 : static_cast<uint32_t>(most - work.begin());
 }
 
@@ -172,7 +172,8 @@ void TimedLaunch::consume(const Dispatch& dispatch, const code_object::Kernel& k
             if (chip.run(store_, 0)) report_ = report_of(chip, nullptr).text;
             events_ = std::move(chip.events().events());
         } else {
-            // How long it takes depends on the clock, and the clock on how busy the matrix cores are: both ends.
+            // The duration depends on the clock, and the clock on the utilization of the matrix cores: model
+            // both ends.
             store_.set_readers(2);
             Chip fast(options_, peak, xcd, dispatch, kernel), slow(options_, full, xcd, dispatch, kernel);
             bool complete = false;

@@ -22,27 +22,27 @@ namespace hipkittens::simulator::timing {
 struct Options {
     Device device = Device::mi355x;
     Parameters parameters;
-    double clock_mhz = 0;         // 0: the one it would sustain
-    bool full = false;            // all XCDs in detail; else the first, and echoes of it
+    double clock_mhz = 0;         // 0: the sustained clock
+    bool full = false;            // all XCDs in detail; otherwise the first, with the others as echoes
     bool values = true;           // compute what is stored
-    uint32_t timeline_units = 0;  // compute units of XCD 0 of which every instruction is kept
+    uint32_t timeline_units = 0;  // compute units of XCD 0 whose every instruction is recorded
 };
 
-// Traces of finished workgroups, from the workers to one or two models of the chip.
+// Passes traces of finished workgroups from the workers to one or two models of the chip.
 class TraceStore {
   public:
     static constexpr int max_readers = 2;
     using Trace = std::shared_ptr<const WorkgroupTrace>;
 
-    void set_readers(int count);             // before the first of them takes anything
-    bool wait_for_room(uint32_t workgroup);  // for a moment
+    void set_readers(int count);             // called before the first reader takes anything
+    bool wait_for_room(uint32_t workgroup);  // waits briefly
     void put(Trace trace);
-    Trace take(uint32_t workgroup);  // waits; nullptr when it will not come
-    // The first with the most work, of the workgroups that may be traced at once. Waits for them.
+    Trace take(uint32_t workgroup);  // waits; nullptr if it will not come
+    // The first XCD with the most work, judged by the workgroups that may be traced at once. Waits for them.
     uint32_t heaviest_xcd(uint32_t xcds, uint32_t workgroup_count);
     void finish();
-    void want_until(int reader, uint32_t workgroup);  // those before it may start
-    void abandon();                                   // nothing is put or taken any more
+    void want_until(int reader, uint32_t workgroup);  // earlier workgroups may start
+    void abandon();                                   // nothing is put or taken from now on
 
   private:
     std::mutex mutex_;
@@ -69,7 +69,7 @@ class TimedLaunch : public LaunchTrace {
     void give_up() override { store_.abandon(); }
     void consume(const Dispatch& dispatch, const code_object::Kernel& kernel) override;
 
-    // JSON of what was modelled, or empty if the launch ended early.
+    // JSON of the modelled launch, or empty if the launch ended early.
     const std::string& report() const { return report_; }
     const std::string& error() const { return error_; }
     // At the clock that the report calls details_at_clock_mhz.
@@ -81,9 +81,10 @@ class TimedLaunch : public LaunchTrace {
     AddressMap addresses_;
     std::once_flag prepared_;
     std::vector<double> block_work_;     // clk, see WorkgroupTrace::work
-    std::atomic<int> detailed_xcd_{-1};  // not known yet: all are traced in detail
+    std::atomic<int> detailed_xcd_{-1};  // -1: not known yet, all are traced in detail
     std::mutex patterns_mutex_;
-    // By wave of a workgroup: what its instructions did to LDS, for one of the next workgroups, where they mostly do the same.
+    // By wave of a workgroup: the effect of its instructions on LDS, reused for a later workgroup, where it
+    // is mostly the same.
     std::vector<std::vector<std::vector<WaveTrace::Pattern>>> patterns_;
     std::string report_, error_;
     std::vector<TimelineEvent> events_;

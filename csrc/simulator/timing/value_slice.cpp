@@ -1,4 +1,4 @@
-// simulator/timing/value_slice.cpp: which instructions control flow and addresses depend on.
+// simulator/timing/value_slice.cpp: determines which instructions control flow and addresses depend on.
 // SPDX-License-Identifier: MIT
 #include "simulator/timing/value_slice.h"
 
@@ -19,7 +19,7 @@ using isa::Unit;
 
 namespace {
 
-// Scalars by their code, vector registers from 128 on, then accumulation registers: code - 128.
+// Scalars by their operand code, vector registers from 128 on, then accumulation registers: code - 128.
 constexpr uint32_t register_count = 128 + 512;
 using Registers = std::bitset<register_count>;
 const Registers scalars = (Registers(~uint64_t{0}) << 64) | Registers(~uint64_t{0});
@@ -52,7 +52,8 @@ bool writes_exec(const Instruction& instruction) {
     return false;
 }
 
-// What of a destination is not written stays: part of a register, or of its lanes whatever EXEC holds.
+// Parts of a destination that are not written are preserved: part of a register, or some of its lanes
+// regardless of EXEC.
 bool writes_partly(const Instruction& instruction) {
     return instruction.has_dpp || instruction.has_sdwa || instruction.op_sel || has(instruction, "d16") ||
            has(instruction, "writelane") || has(instruction, "swap");
@@ -66,7 +67,7 @@ bool reads_other_lanes(const Instruction& instruction) {
     return instruction.has_dpp || moves_lanes_through_lds(instruction) || has(instruction, "permlane");
 }
 
-// Registers that somebody wants: before EXEC is next written, so in the very lanes that a write now would reach, or after.
+// Live registers: `here` before EXEC is next written, in the same lanes that a write now would reach; `later` after it.
 struct Live {
     Registers here, later;
     bool operator==(const Live&) const = default;
@@ -86,7 +87,7 @@ class Slice {
     std::vector<bool> run() {
         if (!find_blocks()) return {};
         needed_.assign(instructions_.size(), false);
-        // Values that go through LDS or come back from it are followed only if somebody wants one.
+        // Values stored to and loaded from LDS are followed only if some loaded value is needed.
         for (;;) {
             for (Block& block : blocks_) block.live_in = {};
             for (bool changed = true; changed;) {
@@ -118,7 +119,7 @@ class Slice {
             if (instruction.opcode == Opcode::s_endpgm) continue;
             const bool is_plain = name_of(instruction).starts_with("s_branch") ||
                                   name_of(instruction).starts_with("s_cbranch_");
-            if (!is_plain) return false;  // goes where a register says
+            if (!is_plain) return false;  // the target is in a register
             for (const isa::Operand& operand : instruction) {
                 if (operand.type != isa::OperandType::immediate) continue;
                 const auto target = at.find(
@@ -190,7 +191,7 @@ class Slice {
             case Unit::flat:
                 wants = memory_wants(instruction, is_wanted, reads, &needed);
                 break;
-            default:  // scalar work is cheap, and mostly about addresses
+            default:  // scalar work is cheap, and mostly computes addresses
                 needed = true;
                 wants = reads;
         }
@@ -199,15 +200,15 @@ class Slice {
         const bool may_be_skipped = modes_[index] & mode_vskip;
         if (!writes_partly(instruction) && !may_be_skipped) {
             live.here &= ~writes;
-            // Masks in scalar registers are written whole, and matrix instructions do not look at EXEC.
+            // Masks in scalar registers are written whole, and matrix instructions ignore EXEC.
             live.later &= ~(effects.reads_exec ? writes & scalars : writes);
         }
-        // Who reads lanes that EXEC leaves out wants what they held before.
+        // An instruction that reads lanes disabled by EXEC needs their previous values.
         (effects.reads_exec && !reads_other_lanes(instruction) ? live.here : live.later) |= wants;
     }
 
     static int address_position(const Instruction& instruction) {
-        // isa/table.h: behind the destination, if there is one.
+        // isa/table.h: after the destination, if there is one.
         return instruction.operand_count > 1 && instruction.operands[0].is_written ? 1 : 0;
     }
 
@@ -226,7 +227,7 @@ class Slice {
             *needed = is_wanted || (to_lds && lds_is_wanted_);
         }
         if (*needed || (!is_store && !is_atomic)) return reads;
-        // All but the data: operand 0 of a buffer instruction, the one behind the address of the others.
+        // All but the data: operand 0 of a buffer instruction, the operand after the address otherwise.
         Registers result;
         const bool is_buffer =
             instruction.encoding == isa::Encoding::mubuf || instruction.encoding == isa::Encoding::mtbuf;

@@ -47,7 +47,7 @@ double VectorCache::load(double time, const Cost& cost, const uint64_t* access) 
                 ready = std::max({ready, lookup + parameters_.vector_cache_hit, known});
                 continue;
             }
-            // The lines in flight are limited: the pipe waits.
+            // The number of lines in flight is limited: the pipe waits.
             double& slot = outstanding_[next_outstanding_];
             next_outstanding_ = (next_outstanding_ + 1) % outstanding_.size();
             lookup = std::max(lookup, slot);
@@ -57,7 +57,7 @@ double VectorCache::load(double time, const Cost& cost, const uint64_t* access) 
         }
     }
     pipe_ = std::max({lookup, time + lookups, time + data, time + parameters_.issue});
-    // Data comes back in order, as wide as the cache gives it.
+    // Data returns in order, at the cache's width.
     returns_ = std::max(returns_ + data, ready);
     return returns_;
 }

@@ -14,7 +14,7 @@ namespace hipkittens::simulator::timing {
 class VectorCacheTags {
   public:
     explicit VectorCacheTags(const Parameters& parameters);
-    // When the line's bytes are there; negative if the cache does not have it.
+    // When the line's bytes are available; negative if the cache does not have the line.
     double find(uint64_t line) {
         const size_t place = tags_.find(set_of(line), line);
         return place == TagArray::none ? -1 : tags_.ready(place);
@@ -32,8 +32,8 @@ class VectorCache {
 
     double room() const { return leaves_[next_]; }  // when the queue has room for one more
 
-    // `access` is a header and its runs (wave_trace.h). Returns when its wait counter counts down, if all before it
-    // have been counted.
+    // `access` is a header and its runs (wave_trace.h). Returns when its wait counter is decremented, if all
+    // earlier operations have been counted.
     double issue(double time, const Cost& cost, const uint64_t* access);
 
     uint64_t lookups() const { return lookups_; }
@@ -49,7 +49,7 @@ class VectorCache {
     MemorySystem& memory_;
     uint32_t xcd_;
     VectorCacheTags tags_;
-    std::vector<double> leaves_;  // of the operations in the queue, a ring
+    std::vector<double> leaves_;  // when the operations in the queue leave it, a ring
     size_t next_ = 0;
     double pipe_ = 0, returns_ = 0, stores_ = 0, busy_ = 0;
     BandwidthQueue fills_;

@@ -1,4 +1,4 @@
-// simulator/timing/wave_trace.cpp: the steps that write down what a wave does.
+// simulator/timing/wave_trace.cpp: the steps that record what a wave does.
 // SPDX-License-Identifier: MIT
 #include "simulator/timing/wave_trace.h"
 
@@ -43,7 +43,8 @@ const Step* decide_skip(Wave* wave, const Step* step) {
     return skip_vector(wave, step);
 }
 
-// extra[0] of a tracing step: how the issue step uses its fields (execute/memory_step.h) is the same for all of a queue.
+// extra[0] of a tracing step: the way the issue step uses its fields (execute/memory_step.h) is the same for
+// all steps of a queue.
 enum TraceFlag : uint32_t {
     stores = 1,
     drops_values = 2,
@@ -60,17 +61,17 @@ void drop_values(PendingOperation* operation) {
     operation->lanes = 0;
 }
 
-// The addresses of an access in the model. Its lanes mostly are in the region that was hit last.
+// The addresses of an access in the model. Its lanes are usually in the region that was hit last.
 class AccessedLines {
   public:
     AccessedLines(Wave* wave, uint32_t bytes) : wave_(wave), bytes_(bytes) { enter(wave->last_region); }
 
-    // Calls add(line) for every line of a lane.
+    // Calls add(line) for every line that a lane accesses.
     template <class Add>
     void of(uint64_t address, uint32_t lane, const Add& add) {
         if (region_ == nullptr || address < region_->begin || address >= region_->end) {
             if (in_private_segment(address)) return private_lines(address, lane, add);
-            if (in_lds(address)) return;  // of a flat access: no line at all
+            if (in_lds(address)) return;  // of a flat access: not in any line
             enter(find_region(wave_, address, 1));
         }
         const uint64_t first = (address + displacement_) / line_bytes,
@@ -109,11 +110,11 @@ class AccessedLines {
     uint64_t displacement_ = 0;
 };
 
-// Lines that lanes of one quarter touch, in the order of lanes; neighbouring ones mostly share them.
+// Lines accessed by the lanes of one quarter, in lane order; neighboring lanes mostly share them.
 void append_lines(Wave* wave, const PendingOperation* operation, uint32_t bytes, uint32_t flags) {
     WaveTrace& trace = *wave->trace;
     AccessedLines lines(wave, bytes);
-    // Distinct lines of a quarter, then of the whole access: of 16 bytes at most five a lane.
+    // Distinct lines of a quarter, then of the whole access: with 16 bytes, at most five per lane.
     uint64_t found[64 * 5];
     uint32_t count = 0, lookups = 0, quarter_begin = 0;
     for (int quarter = 0; quarter < 4; ++quarter) {
@@ -133,7 +134,7 @@ void append_lines(Wave* wave, const PendingOperation* operation, uint32_t bytes,
             });
         }
     }
-    // The quarters may share lines: what is left are the lines of the access.
+    // The quarters may share lines: what remains are the lines of the access.
     std::sort(found, found + count);
     count = static_cast<uint32_t>(std::unique(found, found + count) - found);
     const size_t header = trace.lines.size();
@@ -204,7 +205,7 @@ const Step* trace_lds(Wave* wave, const Step* step) {
     return step + 1;
 }
 
-// In front of the issue step, whose result may overwrite its address.
+// Placed before the issue step, whose result may overwrite its address.
 const Step* trace_scalar_memory(Wave* wave, const Step* step) {
     if (!wave->trace->is_detailed) return step + 1;
     const Step* issue = step + 1;

@@ -1,4 +1,4 @@
-// simulator/timing/wave_trace.h: what the cycle model has to know of what a wave did.
+// simulator/timing/wave_trace.h: what the cycle model needs to know about a wave's execution.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -9,23 +9,23 @@
 
 namespace hipkittens::simulator {
 
-// A vector memory access is a header and as many runs of 128-byte lines as the header says.
+// A vector memory access is a header and as many runs of 128-byte lines as the header specifies.
 //   header   bits 11..0 runs, 23..12 tag lookups, 47..24 bytes moved, 48 set by stores and atomics, 49 by atomics
 //   run      bits 7..0 lines - 1, the rest the first line's address / 128
-// Tag lookups: every quarter of the wave (16 lanes) looks each of its lines up once.
+// Tag lookups: every quarter of the wave (16 lanes) looks up each of its lines once.
 namespace timing {
 class AddressMap;
 }
 
 struct WaveTrace {
-    const timing::AddressMap* addresses = nullptr;  // while it is written
+    const timing::AddressMap* addresses = nullptr;  // while it is being written
     bool is_detailed = true;                        // false: only `lines` are filled
     std::vector<uint32_t> blocks;         // of the program, in the order in which the wave entered them
     std::vector<uint64_t> lines;          // vector memory, in order
     std::vector<uint32_t> memory_starts;  // where in `lines` each access begins
     std::vector<uint16_t> lds_conflicts;  // each LDS read or write: cycles beyond one per phase
     std::vector<uint64_t> scalar_lines;   // each scalar memory access: first 64-byte line << 4 | lines
-    std::vector<bool> skipped;            // each of Program::skip_runs that was reached: VSKIP was on
+    std::vector<bool> skipped;            // for each of Program::skip_runs that was reached: VSKIP was on
     struct Pattern {                      // the latest conflicts of an LDS instruction, which mostly repeat
         const void* step = nullptr;
         uint64_t lanes = 0;
@@ -38,10 +38,10 @@ struct WaveTrace {
     void clear();
 };
 
-// What the waves of one workgroup did.
+// The traces of the waves of one workgroup.
 struct WorkgroupTrace {
     uint32_t linear_id = 0;
-    double work = 0;  // clk that its instructions take to issue, and its matrix instructions to be done
+    double work = 0;  // clk that its instructions take to issue, and its matrix instructions to finish
     std::vector<WaveTrace> waves;
 };
 
@@ -60,8 +60,8 @@ inline bool writes(uint64_t header) { return header >> 48 & 1; }
 inline bool is_atomic(uint64_t header) { return header >> 49 & 1; }
 inline LineRun unpack_run(uint64_t word) { return {word >> 8, static_cast<uint32_t>(word & 0xff) + 1}; }
 
-// The steps that fill WaveTrace: with all values computed, and without those on which neither control flow nor an
-// address depends (value_slice.h).
+// The steps that fill WaveTrace: with all values computed, and without those that neither control flow nor
+// addresses depend on (value_slice.h).
 extern const TraceSteps steps_with_values, steps_without_values;
 
 }  // namespace timing
