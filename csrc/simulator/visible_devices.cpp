@@ -1,4 +1,4 @@
-// simulator/visible_devices.cpp: simulator/visible_devices.h; the list is read from the environment once.
+// simulator/visible_devices.cpp: implements simulator/visible_devices.h; the list is read from the environment once.
 // SPDX-License-Identifier: MIT
 #include "simulator/visible_devices.h"
 
@@ -41,7 +41,7 @@ std::vector<const DeviceFacts*> read_devices() {
     for (const std::string_view word : words_of(visible)) {
         size_t number = 0;
         const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-        // HIP ends the list at the first entry that is no device.
+        // HIP ends the list at the first entry that is not a device.
         if (error != std::errc() || end != word.data() + word.size() || number >= all.size()) break;
         chosen.push_back(all[number]);
     }
