@@ -15,7 +15,7 @@ namespace hipkittens::code_object {
 namespace {
 
 constexpr const char* damaged = "the file is damaged, build it again";
-// Far above any real code object; keeps a damaged size from asking for terabytes.
+// Far above any real code object; prevents a damaged size from requesting terabytes.
 constexpr uint64_t max_image_bytes = uint64_t{1} << 30;
 
 std::string hexadecimal(uint64_t value) {
@@ -125,7 +125,7 @@ class Parser {
         return {place, file_.read<Record>(place, what)};
     }
 
-    // Symbols and relocations come from the section table, which HIP's own loader needs too.
+    // Symbols and relocations are read from the section table, which HIP's own loader needs too.
     void read_sections() {
         if (header_.section_headers && header_.section_header_bytes != sizeof(elf::SectionHeader)) {
             throw Error(
@@ -137,7 +137,7 @@ class Parser {
             sections.push_back(
                 table_entry<elf::SectionHeader>(header_.section_header_offset, i, "a section header").second);
         }
-        // extent() counts every part that the headers name, so a file that lacks one is not whole.
+        // extent() counts every part named by the headers, so a file that lacks one is incomplete.
         for (const elf::SectionHeader& section : sections) {
             if (section.type != elf::section_without_bytes)
                 file_.range(section.offset, section.bytes, "a section");
@@ -186,7 +186,7 @@ class Parser {
         if (is_dynamic) dynamic_symbols_ = object_.symbols;
     }
 
-    // True if [address, address + bytes) is in one segment.
+    // Whether [address, address + bytes) is within one segment.
     bool holds(uint64_t address, uint64_t bytes) const {
         return std::any_of(object_.segments.begin(), object_.segments.end(), [&](const Segment& segment) {
             return address >= segment.address && address - segment.address <= segment.memory_bytes &&
@@ -372,7 +372,7 @@ uint64_t extent(const uint8_t* file) {
     std::memcpy(&header, file, sizeof header);
     uint64_t end = sizeof header;
     const auto include = [&](uint64_t offset, uint64_t bytes) {
-        if (bytes == 0) return;  // wherever it is said to be: a table without entries may lie beyond the file
+        if (bytes == 0) return;  // at any address: an empty table may be outside the file
         if (offset > max_file_bytes || bytes > max_file_bytes) {
             throw Error("the headers name a part at " + hexadecimal(offset) + " of " + std::to_string(bytes) +
                             " bytes",

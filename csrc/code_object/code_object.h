@@ -34,7 +34,8 @@ struct Symbol {
     bool is_dynamic = false;  // visible to hipModuleGetFunction / hipModuleGetGlobal
 };
 
-// S symbol, A addend, B where the image was loaded minus image_address, P the place's own run-time address.
+// S symbol, A addend, B where the image was loaded minus image_address, P the run-time address of the
+// relocated place.
 enum class RelocationType : uint8_t {
     absolute32_low,   // (S + A) & 0xffffffff     R_AMDGPU_ABS32_LO
     absolute32_high,  // (S + A) >> 32            R_AMDGPU_ABS32_HI
@@ -67,15 +68,16 @@ struct CodeObject {
     std::vector<Kernel> kernels;
 
     const Kernel* find_kernel(std::string_view name) const;  // nullptr if there is none
-    const Symbol* find_symbol(std::string_view name) const;  // defined ones; nullptr if there is none
+    const Symbol* find_symbol(std::string_view name) const;  // defined symbols only; nullptr if there is none
 };
 
 // Throws Error for anything that is not a well-formed code object of a known target. Every offset and size of
 // the result has been checked against the file and the image.
 CodeObject parse(std::span<const uint8_t> file);
 
-// The size of the file that begins at `file`, from its headers: HIP passes code objects without one. Throws
-// Error for what cannot be a code object; memory that is not the size its headers say cannot be noticed here.
+// The size of the file that begins at `file`, from its headers: HIP passes code objects without a size.
+// Throws Error for anything that cannot be a code object; memory that does not have the size in its headers
+// cannot be detected here.
 uint64_t extent(const uint8_t* file);
 
 // Copies the segments to `image` (object.image_bytes long; gaps and .bss become zero) and relocates them for

@@ -1,4 +1,4 @@
-// code_object/compressed_bundle.cpp: code_object/compressed_bundle.h.
+// code_object/compressed_bundle.cpp: implements code_object/compressed_bundle.h.
 // SPDX-License-Identifier: MIT
 #include "code_object/compressed_bundle.h"
 
@@ -23,7 +23,7 @@ struct Header {
     uint64_t header_bytes, file_bytes, bundle_bytes;
 };
 
-// What the two libraries' headers declare; their ABI is stable under these sonames.
+// The declarations of the two libraries' headers; their ABI is stable under these sonames.
 using ZlibUncompress = int(uint8_t* bundle, unsigned long* bundle_bytes, const uint8_t* data,
                            unsigned long data_bytes);
 using ZlibErrorText = const char*(int status);
@@ -33,7 +33,7 @@ using ZstdErrorName = const char*(size_t result);
 
 template <typename Function>
 Function* function_of(const char* library, const char* name) {
-    void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);  // counted by the linker: it stays loaded
+    void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);  // counted by the dynamic linker: it stays loaded
     void* address = handle ? dlsym(handle, name) : nullptr;
     if (address) return reinterpret_cast<Function*>(address);
     throw Error(std::string("a compressed offload bundle needs ") + library +
@@ -85,7 +85,7 @@ Header header_of(const uint8_t* file, uint64_t bytes) {
     return header;
 }
 
-// How many bytes of `bundle` were written. `failure` says why it is not all of them.
+// The number of bytes of `bundle` that were written. `failure` explains why not all of them were.
 uint64_t uncompress_zlib(std::span<uint8_t> bundle, std::span<const uint8_t> data, std::string& failure) {
     unsigned long written = bundle.size();
     const int status = function_of<ZlibUncompress>("libz.so.1", "uncompress")(bundle.data(), &written,

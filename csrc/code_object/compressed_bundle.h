@@ -1,4 +1,4 @@
-// code_object/compressed_bundle.h: clang's offload bundles that --offload-compress has compressed.
+// code_object/compressed_bundle.h: clang's offload bundles compressed with --offload-compress.
 // SPDX-License-Identifier: MIT
 //
 // Facts: clang's CompressedOffloadBundle. "CCOB", then little-endian: version (16 bits), method (16 bits: 0 zlib, 1 zstd), from version 2
@@ -20,9 +20,10 @@ struct UncompressedBundle {
     explicit operator bool() const { return data != nullptr; }
 };
 
-// Nothing if `file` begins no compressed bundle. `bytes` is UINT64_MAX of an image that HIP is given without its length; those of
-// version 1, whose headers do not have it either, are refused then. Throws Error; the two libraries are the system's libz.so.1 and
-// libzstd.so.1, loaded when they are needed. The hash, which names a bundle in caches, is not compared.
+// Returns nothing if `file` does not begin with a compressed bundle. `bytes` is UINT64_MAX for an image that
+// HIP receives without its length; bundles of version 1, whose headers do not contain it either, are then
+// rejected. Throws Error; the two libraries are the system's libz.so.1 and libzstd.so.1, loaded when they are
+// needed. The hash, which names a bundle in caches, is not checked.
 UncompressedBundle uncompressed_bundle(const uint8_t* file, uint64_t bytes = UINT64_MAX);
 
 }  // namespace hipkittens::code_object

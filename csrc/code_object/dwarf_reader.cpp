@@ -1,4 +1,4 @@
-// code_object/dwarf_reader.cpp: numbers and forms of DWARF 4 and 5 out of one debug section, which cannot be left.
+// code_object/dwarf_reader.cpp: bounds-checked reads of numbers and forms of DWARF 4 and 5 from one debug section.
 // SPDX-License-Identifier: MIT
 #include "code_object/dwarf_reader.h"
 

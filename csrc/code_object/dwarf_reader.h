@@ -1,4 +1,4 @@
-// code_object/dwarf_reader.h: numbers and forms of DWARF 4 and 5 out of one debug section, which cannot be left.
+// code_object/dwarf_reader.h: bounds-checked reads of numbers and forms of DWARF 4 and 5 from one debug section.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace hipkittens::code_object {
 
-// The debug sections of a code object; those that it does not have are empty.
+// The debug sections of a code object; missing ones are empty.
 struct DebugSections {
     explicit DebugSections(std::span<const uint8_t> file);
 
@@ -65,7 +65,7 @@ enum DwarfForm : uint64_t {
     form_addrx4 = 0x2c,
 };
 
-// A place in a section that moves on with what is read. Throws Error at its end.
+// A position in a section that advances as it is read. Throws Error at the section's end.
 class DwarfReader {
   public:
     explicit DwarfReader(const DebugSections::Section& section, uint64_t at = 0) : section_(section) {

@@ -1,4 +1,4 @@
-// code_object/file_view.h: little-endian reads from a file's bytes that cannot leave it.
+// code_object/file_view.h: bounds-checked little-endian reads from a file's bytes.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -18,7 +18,7 @@ class FileView {
 
     uint64_t size() const { return bytes_.size(); }
 
-    // `what` names the thing being read, for the message.
+    // `what` names the item being read, for the message.
     std::span<const uint8_t> range(uint64_t offset, uint64_t count, const char* what) const {
         if (offset > bytes_.size() || count > bytes_.size() - offset) {
             throw Error(std::string(what) + " of " + std::to_string(count) +
@@ -36,7 +36,7 @@ class FileView {
         return value;
     }
 
-    // The string that begins at `offset` of a table and ends with a zero inside it.
+    // The zero-terminated string at `offset` of a table; the zero must be inside the table.
     static std::string_view text(std::span<const uint8_t> table, uint64_t offset,
                                  uint64_t table_file_offset) {
         if (offset >= table.size()) {

@@ -9,7 +9,7 @@ namespace hipkittens::code_object {
 
 namespace {
 
-constexpr uint64_t largest_count = 1u << 20;  // of ranges in a file: far beyond any kernel's
+constexpr uint64_t largest_count = 1u << 20;  // of ranges in a file: far more than any kernel has
 
 // DWARF 5, tables 7.3 (tags), 7.5 (attributes), 7.30 (range list entries).
 enum Tag : uint64_t { tag_compile_unit = 0x11, tag_inlined_subroutine = 0x1d };

@@ -11,15 +11,15 @@
 
 namespace hipkittens::code_object {
 
-// Code of one inlined call: addresses of the file, and file and line of the call. `file` counts from the first
-// file of the unit of .debug_line at `line_unit`.
+// Code of one inlined call: addresses in the file, and file and line of the call. `file` counts from the
+// first file of the unit of .debug_line at `line_unit`.
 struct InlinedCall {
     uint64_t begin, end;
     uint64_t line_unit, file, line;
 };
 
-// All of a file, an outer call before the calls inside it; units of other versions than 4 and 5 have none. Throws
-// Error if .debug_info is damaged.
+// All inlined calls of a file, an outer call before the calls inside it; units of versions other than 4 and 5
+// have none. Throws Error if .debug_info is damaged.
 std::vector<InlinedCall> read_inlined_calls(const DebugSections& sections);
 
 }  // namespace hipkittens::code_object

@@ -12,11 +12,11 @@ enum class ValueKind : uint8_t {
 #define VALUE_KIND(name) name,
 #include "code_object/value_kind.def"
 #undef VALUE_KIND
-    unknown,  // Argument::kind_text has the word
+    unknown,  // Argument::kind_text holds the word
 };
 
 struct Argument {
-    std::string name, type_name;  // empty if the compiler did not say
+    std::string name, type_name;  // empty if the compiler did not provide it
     std::string kind_text, address_space;
     ValueKind kind = ValueKind::unknown;
     uint32_t offset = 0, bytes = 0;  // within the kernel argument segment; checked to be inside it
@@ -24,7 +24,7 @@ struct Argument {
     bool is_hidden() const { return kind_text.starts_with("hidden_"); }
 };
 
-// The user SGPRs that are on, in the order in which they take registers from s0 upwards.
+// The enabled user SGPRs, in the order in which they are assigned registers from s0 upwards.
 enum class UserSgpr : uint8_t {
     private_segment_buffer,  // 4 registers
     dispatch_ptr,            // 2
@@ -52,14 +52,14 @@ struct Kernel {
     uint32_t explicit_kernarg_bytes = 0;  // end of the last argument that is not hidden
     uint32_t max_flat_workgroup_size = 1024;
     uint32_t wavefront_size = 64;
-    uint32_t vgprs = 0, agprs = 0, sgprs = 0;  // as the metadata counts them; vgprs includes agprs
+    uint32_t vgprs = 0, agprs = 0, sgprs = 0;  // as in the metadata; vgprs includes agprs
     uint32_t vgpr_spills = 0, sgpr_spills = 0;
     bool uses_dynamic_stack = false;
 
     uint64_t descriptor_address = 0;  // of the .kd, in the file's addresses
-    uint64_t entry_address = 0;       // as the descriptor has it, in the file's addresses
-    // Where waves begin. Code that asks for kernarg preload starts with 256 bytes that load the same
-    // registers with s_load for firmware that cannot preload; firmware that can begins behind them.
+    uint64_t entry_address = 0;       // from the descriptor, in the file's addresses
+    // Where waves begin. Code that requests kernarg preload starts with 256 bytes that load the same
+    // registers with s_load for firmware that cannot preload; firmware that can begins after them.
     uint64_t start_address = 0;
     uint64_t code_bytes = 0;  // size of the function symbol at the entry, 0 if there is none
 

@@ -1,4 +1,4 @@
-// code_object/line_table.cpp: from an address in a code object to the source line it was compiled from.
+// code_object/line_table.cpp: maps an address in a code object to the source line it was compiled from.
 // SPDX-License-Identifier: MIT
 #include "code_object/line_table.h"
 
@@ -29,7 +29,7 @@ enum ExtendedOpcode : uint8_t { end_sequence = 1, set_address = 2 };
 
 }  // namespace
 
-// One unit of .debug_line after the other.
+// Reads the units of .debug_line in order.
 class LineProgramReader {
   public:
     LineProgramReader(const DebugSections& sections, LineTable& table)
@@ -39,7 +39,7 @@ class LineProgramReader {
         while (in_.left() > 0) read_unit();
     }
 
-    // The place of a file in the table, by its number in the unit that begins at `unit`; nothing if there is none.
+    // The index of a file in the table, by its number in the unit that begins at `unit`; nothing if there is none.
     std::optional<uint32_t> file_of(uint64_t unit, uint64_t number) const {
         const auto found = units_.find(unit);
         if (found == units_.end() || number >= found->second.count) return std::nullopt;
@@ -72,7 +72,7 @@ class LineProgramReader {
         return entries;
     }
 
-    // DWARF 4, 6.2.4: names until an empty one. Both lists count from 1; what is at 0 is named elsewhere.
+    // DWARF 4, 6.2.4: names until an empty one. Both lists count from 1; index 0 is named elsewhere.
     std::string take_text() { return std::string(in_.take_form(form_string, sections_).text); }
 
     std::vector<Entry> take_directories() {
@@ -85,8 +85,8 @@ class LineProgramReader {
         std::vector<Entry> entries(1);
         for (std::string path = take_text(); !path.empty(); path = take_text()) {
             entries.push_back({path, in_.take_unsigned()});
-            in_.take_unsigned();  // when it was changed
-            in_.take_unsigned();  // its length
+            in_.take_unsigned();  // modification time
+            in_.take_unsigned();  // length
         }
         return entries;
     }
@@ -219,14 +219,14 @@ LineTable::LineTable(std::span<const uint8_t> file) {
                 calls_.push_back({call.begin, call.end, *place, static_cast<uint32_t>(call.line)});
         }
     } catch (const Error&) {
-        calls_.clear();  // lines without the calls around them are better than none
+        calls_.clear();  // lines without the surrounding calls are better than none
     }
 }
 
 const LineTable::Row* LineTable::row_of(uint64_t address) const {
     auto after = std::upper_bound(rows_.begin(), rows_.end(), address,
                                   [](uint64_t value, const Row& row) { return value < row.address; });
-    // Line 0 marks code that belongs to no line; the one before it is the closest there is.
+    // Line 0 marks code that belongs to no line; the preceding one is the closest available.
     while (after != rows_.begin()) {
         const Row& row = *--after;
         if (row.ends_sequence) return nullptr;

@@ -1,4 +1,4 @@
-// code_object/line_table.h: from an address in a code object to the source line it was compiled from.
+// code_object/line_table.h: maps an address in a code object to the source line it was compiled from.
 // SPDX-License-Identifier: MIT
 //
 // Facts: DWARF 5 and 4, section 6.2 "Line Number Information"; clang writes 5 with -gline-tables-only, Triton writes 4.
@@ -23,9 +23,9 @@ class LineTable {
     // known.
     std::string source_line(uint64_t address) const;
 
-    // Where the code at that address was called from, if the compiler inlined it: "csrc/kernels/gemm/gemm.h:210" for a
-    // load in csrc/tiles/intrinsics.h. Of the calls around it the innermost in a folder other than its own, so that
-    // words of a library that call each other are passed over; "" if there is none.
+    // Where the code at that address was called from, if the compiler inlined it: "csrc/kernels/gemm/gemm.h:210"
+    // for a load in csrc/tiles/intrinsics.h. Among the surrounding calls it is the innermost in a folder other
+    // than the code's own, so that calls between functions of one library are skipped; "" if there is none.
     std::string called_from(uint64_t address) const;
 
   private:
@@ -43,7 +43,7 @@ class LineTable {
     const Row* row_of(uint64_t address) const;
 
     std::vector<Row> rows_;    // sorted by address
-    std::vector<Call> calls_;  // an outer one before those inside it
+    std::vector<Call> calls_;  // an outer call before those inside it
     std::vector<std::string> files_, folders_;
 };
 

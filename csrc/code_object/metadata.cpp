@@ -146,8 +146,8 @@ void read_descriptor(std::span<const uint8_t> descriptor, uint64_t address, uint
     std::memcpy(&entry, descriptor.data() + 16, sizeof entry);
     kernel.descriptor_address = address;
     kernel.entry_address = address + static_cast<uint64_t>(entry);
-    // Hand-written objects differ here from their metadata now and then; hardware and HIP's loader believe
-    // the descriptor.
+    // Hand-written objects occasionally differ from their metadata here; hardware and HIP's loader use the
+    // descriptor.
     kernel.lds_bytes = word(0);
     kernel.private_bytes = word(4);
     if (word(8) > kernel.kernarg_bytes) kernel.kernarg_bytes = word(8);
@@ -203,7 +203,7 @@ void read_descriptor(std::span<const uint8_t> descriptor, uint64_t address, uint
                                      static_cast<uint8_t>(kernel.preload_dwords)});
         next += kernel.preload_dwords;
         const uint32_t end = (kernel.preload_offset + kernel.preload_dwords) * 4u;
-        // Rounded up: a preloaded tail of fewer than four bytes is read with what pads the segment.
+        // Rounded up: a preloaded tail of fewer than four bytes is read together with the segment's padding.
         if (end > (kernel.kernarg_bytes + 3) / 4 * 4)
             refuse("the descriptor preloads beyond the argument segment");
     }

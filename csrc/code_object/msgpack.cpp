@@ -10,7 +10,7 @@
 namespace hipkittens::code_object::msgpack {
 namespace {
 
-// Metadata nests five deep; the limit only keeps hostile input off the stack's end.
+// Metadata nests five deep; the limit only prevents hostile input from overflowing the stack.
 constexpr int max_depth = 32;
 
 class Reader {
@@ -125,7 +125,7 @@ class Reader {
         position_ += count;
     }
 
-    // An element takes at least one byte, so `need` also keeps a damaged count from reserving memory.
+    // An element takes at least one byte, so `need` also prevents a damaged count from reserving memory.
     void array(Value& result, uint64_t count, int depth) {
         need(count);
         result.type = Type::array;

@@ -1,4 +1,4 @@
-// code_object/msgpack.h: the part of MessagePack that code-object metadata is made of.
+// code_object/msgpack.h: the part of MessagePack that code-object metadata uses.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -32,9 +32,9 @@ struct Value {
     std::string_view text;                         // string, binary, extension
     std::vector<Value> items;                      // array
     std::vector<std::pair<Value, Value>> entries;  // map
-    uint64_t file_offset = 0;                      // where it begins, for messages
+    uint64_t file_offset = 0;                      // its position, for messages
 
-    const Value* find(std::string_view key) const;  // in a map; nullptr if it is not there or this is no map
+    const Value* find(std::string_view key) const;  // in a map; nullptr if it is absent or this is not a map
 };
 
 // Decodes the first value of `bytes`, which begin at `file_offset` of the file. Throws Error.

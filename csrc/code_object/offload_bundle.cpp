@@ -1,4 +1,4 @@
-// code_object/offload_bundle.cpp: code_object/offload_bundle.h.
+// code_object/offload_bundle.cpp: implements code_object/offload_bundle.h.
 // SPDX-License-Identifier: MIT
 #include "code_object/offload_bundle.h"
 
