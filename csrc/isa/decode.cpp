@@ -13,7 +13,7 @@ namespace {
 constexpr int encoding_count = static_cast<int>(Encoding::scratch) + 1;
 constexpr int number_limit = 1024;
 
-// Row of (target, encoding, number). vop1, vop2 and vopc rows are entered once more under vop3.
+// Maps (target, encoding, number) to a row. vop1, vop2 and vopc rows are also entered under vop3.
 struct Index {
     std::array<std::array<std::array<const Row*, number_limit>, encoding_count>, 2> rows{};
 
@@ -43,7 +43,7 @@ const Row* find_row(Target target, Encoding encoding, uint32_t number) {
 
 constexpr uint32_t first_trap_sgpr = 108, last_trap_sgpr = 123;
 
-// SGPR tuples are aligned to their size, four-register alignment being enough beyond that.
+// SGPR tuples are aligned to their size; for larger tuples an alignment of four registers suffices.
 bool is_aligned_tuple(uint32_t index, uint32_t dwords) {
     return dwords == 1 || (dwords == 2 ? index % 2 == 0 : index % 4 == 0);
 }
@@ -282,7 +282,7 @@ bool Decoder::decode_scalar() {
         }
         if (!good) return false;
     }
-    // Fields that the instruction does not have must be zero.
+    // Fields that the instruction does not use must be zero.
     if (!destination_used && bits(22, 16) != 0) return false;
     if (!immediate_used && bits(15, 0) != 0) return false;
     if (encoding == Encoding::sop1 && next_source == 0 && sources[0] != 0) return false;

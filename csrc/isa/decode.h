@@ -1,4 +1,4 @@
-// isa/decode.h: bytes of a code object to Instruction.
+// isa/decode.h: decodes bytes of a code object to an Instruction.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -10,8 +10,8 @@
 namespace hipkittens::isa {
 
 // Decodes the instruction that starts at bytes[0]; `size` bytes are readable. `address` is copied into the
-// result. Returns false if the bytes are no instruction of `target` with a row here, or run past `size`:
-// nothing is guessed.
+// result. Returns false if the bytes are not an instruction of `target` with a row here, or extend past
+// `size`: nothing is guessed.
 bool decode(Target target, const uint8_t* bytes, size_t size, uint32_t address, Instruction* instruction);
 
 }  // namespace hipkittens::isa

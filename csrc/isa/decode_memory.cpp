@@ -32,13 +32,13 @@ bool Decoder::decode_scalar_memory() {
             case Kind::sbase:
             case Kind::srsrc:
                 has_address = true;
-                // A buffer's offset is unsigned, a plain one signed.
+                // A buffer's offset is unsigned, other offsets are signed.
                 if (form.kind == Kind::srsrc && bit(52)) return false;
                 if (has_immediate) out_.offset = sign_extend(bits(52, 32), 21);
                 good = sgpr(form, bits(5, 0) * 2);
                 break;
             case Kind::soffset:
-                // Beside an immediate, soffset is an extra register. Without one, the low offset bits name
+                // With an immediate, soffset is an additional register. Without one, the low offset bits name
                 // the register.
                 if (!has_immediate) {
                     good = !soffset_enable && bits(63, 39) == 0 && sgpr(form, bits(38, 32));
@@ -50,7 +50,7 @@ bool Decoder::decode_scalar_memory() {
                 break;
             default:
                 has_data = true;
-                // LLVM keeps M0 and EXEC out of scalar memory data.
+                // LLVM does not allow M0 and EXEC as scalar memory data.
                 if (data == code::m0 || data == code::exec_lo || data == code::exec_hi) return false;
                 good = sgpr(form, data);
                 if (good && form.written_if_returning)
@@ -88,7 +88,7 @@ bool Decoder::decode_ds() {
             destination_used = true;
             good = vgpr(form, bits(63, 56), accumulation);
         } else if (row_->has(isa::gds)) {
-            // Global wave sync takes its operand from the address field; gfx90a and later want an even
+            // Global wave sync takes its operand from the address field; gfx90a and later require an even
             // register.
             address_used = true;
             good = bit(32) == 0 && vgpr(form, bits(39, 32), accumulation);

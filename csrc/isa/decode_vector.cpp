@@ -22,7 +22,7 @@ bool takes_signs(OperandType type) {
     }
 }
 
-// Registers of an f8f6f4 matrix operand, by its format: fp8, bf8, fp6, bf6, fp4.
+// Number of registers of an f8f6f4 matrix operand, by its format: fp8, bf8, fp6, bf6, fp4.
 int f8f6f4_dwords(uint32_t format) {
     switch (format) {
         case 0:
@@ -50,7 +50,7 @@ bool is_dpp_control(uint32_t control, bool broadcast_only) {
 
 }  // namespace
 
-// neg and abs (here already in out_) are legal on sources of a floating-point type only.
+// neg and abs (here already in out_) are legal only on sources of a floating-point type.
 bool Decoder::signs_fit() const {
     int index = 0;
     for (const OperandForm& form : *this) {
@@ -73,7 +73,7 @@ bool Decoder::sdwa(bool has_second_source) {
         out_.clamp = field(13, 13);
         out_.omod = static_cast<uint8_t>(field(15, 14));
         if (sdwa.dst_sel > 6 || sdwa.dst_unused > 2) return false;
-        // OMOD scales a floating-point result; SDWA does not take it beside an integer one.
+        // OMOD scales a floating-point result; SDWA does not accept it with an integer result.
         if (out_.omod && !(row_->has(isa::omod) && takes_signs(row_->forms[0].type))) return false;
         if (row_->has(sdwa_source) && (sdwa.dst_sel != 6 || sdwa.dst_unused != 0)) return false;
     }
@@ -106,7 +106,7 @@ bool Decoder::sdwa(bool has_second_source) {
             constexpr int preserve = 2, dword = 6;
             if (good && sdwa.dst_unused == preserve && sdwa.dst_sel != dword) out_.operands[0].is_read = true;
         } else {
-            // Integer sources sign-extend, floating-point ones take neg and abs.
+            // Integer sources sign-extend, floating-point ones accept neg and abs.
             if (takes_signs(form.type) && sdwa.sext[index]) return false;
             if (row_->has(sdwa_source) && sdwa.sext[index]) return false;
             good = source_codes[index] != code::literal && source(form, source_codes[index]);
@@ -185,7 +185,7 @@ bool Decoder::decode_vector_short() {
     }
     if (!destination_used && bits(24, 17) != 0) return false;
     if (index == 0 && first != 0) return false;
-    // M0 is no destination of a lane read (LLVM: SReg_32_XM0).
+    // M0 cannot be the destination of a lane read (LLVM: SReg_32_XM0).
     if (row_->forms[0].kind == Kind::sgpr && out_.operands[0].code == code::m0) return false;
     return finish();
 }
@@ -201,8 +201,9 @@ bool Decoder::decode_vector_long() {
         return decode_vop3(has_mask && has_register);
     }
     const uint32_t number = bits(22, 16);
-    // A scale prefix followed by a scaled matrix instruction is one instruction of sixteen bytes. op_sel and
-    // op_sel_hi bits 2 belong to an operand it does not have: LLVM writes zeros, AITER's assembler any value.
+    // A scale prefix followed by a scaled matrix instruction is one instruction of sixteen bytes. Bits 2 of
+    // op_sel and op_sel_hi belong to an operand that it does not have: LLVM writes zeros, AITER's assembler
+    // any value.
     if (number == 0x2c && (bit(14) == 0 || is_scaled_matrix_next())) return decode_matrix_scale();
     if (find(Encoding::mai, number)) return set_size(8) && decode_matrix(word_);
     return find(Encoding::vop3p, number) && set_size(8) && decode_vop3p();
@@ -276,7 +277,7 @@ bool Decoder::decode_vop3p() {
     for (; index < 3; ++index) {
         if (source_codes[index] != 0) return false;
     }
-    // Assemblers set op_sel_hi to ones where it says nothing.
+    // Assemblers set op_sel_hi to ones if it has no effect.
     if (!row_->has(isa::op_sel) && (out_.op_sel != 0 || out_.op_sel_hi != 7)) return false;
     if (sources < 3 && (out_.op_sel_hi & 4) == 0) return false;
     const uint32_t unused = 0xffu << sources;
@@ -290,7 +291,7 @@ bool Decoder::matrix_source(OperandForm form, uint32_t code, bool accumulation) 
     return code >= 256 && vgpr(form, code - 256, accumulation);
 }
 
-// `word` is the matrix instruction itself, which for a scaled one is the second half.
+// `word` is the matrix instruction itself, which is the second half of a scaled one.
 bool Decoder::decode_matrix(uint64_t word) {
     const auto field = [word](int high, int low) {
         return static_cast<uint32_t>(word >> low & ((uint64_t{2} << (high - low)) - 1));
@@ -316,7 +317,7 @@ bool Decoder::decode_matrix(uint64_t word) {
 
     OperandForm first = row_->forms[1], second = row_->forms[2];
     const OperandForm& third = row_->forms[3];
-    if (row_->has(isa::cbsz) && !row_->has(isa::abid)) {  // f8f6f4: cbsz and blgp name the formats
+    if (row_->has(isa::cbsz) && !row_->has(isa::abid)) {  // f8f6f4: cbsz and blgp select the formats
         first.dwords = static_cast<uint8_t>(f8f6f4_dwords(out_.cbsz));
         second.dwords = static_cast<uint8_t>(f8f6f4_dwords(out_.blgp));
         if (first.dwords == 0 || second.dwords == 0) return false;
@@ -329,7 +330,7 @@ bool Decoder::decode_matrix(uint64_t word) {
     return !is_sparse && inline_constant(third, sources[2]);
 }
 
-// LLVM sets abid to 1 in the second half: scaled.
+// LLVM sets abid to 1 in the second half to mark it as scaled.
 bool Decoder::is_scaled_matrix_next() const {
     if (size_ < 16) return false;
     uint64_t second;

@@ -1,4 +1,4 @@
-// isa/decoder.h: state of one decode and the operand builders shared by decode*.cpp. Private to this module.
+// isa/decoder.h: the state of one decode and the operand builders shared by decode*.cpp. Private to this module.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -9,12 +9,12 @@
 
 namespace hipkittens::isa {
 
-// A builder returns false if the bits name no register, or one that the operand cannot have.
+// A builder returns false if the bits name no register, or one that the operand does not allow.
 class Decoder {
   public:
     Decoder(Target target, const uint8_t* bytes, size_t size, Instruction& instruction);
 
-    // Each decodes one group of encodings; `word` below holds the bits they look at.
+    // Each decodes one group of encodings; `word` below holds the bits they examine.
     bool decode_scalar();
     bool decode_scalar_memory();
     bool decode_vector_short();

@@ -1,4 +1,4 @@
-// isa/disassemble.cpp: Instruction to LLVM's text.
+// isa/disassemble.cpp: converts an Instruction to LLVM's text.
 // SPDX-License-Identifier: MIT
 #include "isa/disassemble.h"
 
@@ -64,7 +64,7 @@ class Printer {
         return in_.encoding == row_.encoding ? "_e32" : "_e64";
     }
 
-    // The vcc of e32 forms is in the text; registers behind the row's bar are not.
+    // The vcc of e32 forms is printed; registers after the row's bar are not.
     void print_operands() {
         bool is_first = true;
         int form = 0, source = 0;
@@ -86,7 +86,7 @@ class Printer {
         }
     }
 
-    // Forms that this instruction has no operand for.
+    // Operand forms that this instruction has no operand for.
     bool is_skipped(const OperandForm& form) const {
         if (form.only_if_returning && !in_.sc0) return true;
         return in_.lds && &form == row_.forms;
@@ -180,7 +180,7 @@ class Printer {
             flag("bound_ctrl:1", in_.op_sel & 2);
             flag("fi:1", in_.op_sel & 1);
         } else if (in_.op_sel) {
-            // The destination's half comes last, wherever its bit is.
+            // The destination's half is printed last, wherever its bit is.
             const int sources = row_.has(op_sel_bytes) ? 3 : source_count();
             list("op_sel", (in_.op_sel & ((1u << sources) - 1)) | (in_.op_sel >> 3 & 1u) << sources,
                  sources + 1);

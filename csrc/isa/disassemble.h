@@ -1,4 +1,4 @@
-// isa/disassemble.h: Instruction to the text that LLVM's assembler reads and its disassembler prints.
+// isa/disassemble.h: converts an Instruction to the text that LLVM's assembler reads and its disassembler prints.
 // SPDX-License-Identifier: MIT
 #pragma once
 

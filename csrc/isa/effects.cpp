@@ -65,7 +65,7 @@ Unit unit_of(const Instruction& instruction) {
     }
 }
 
-// Vector instructions that work whatever EXEC says.
+// Vector instructions that ignore EXEC.
 bool ignores_exec(std::string_view name) {
     return starts_with_any(name, {"v_readlane", "v_writelane", "v_mfma", "v_smfmac", "v_nop", "v_clrexcp"});
 }

@@ -32,14 +32,15 @@ inline constexpr uint16_t first_vgpr = 256, first_agpr = 512, end = 768;
 inline constexpr uint16_t none = 0xffff;
 }  // namespace code
 
-// How the bits of an operand are read: decides inline-constant patterns and what neg/abs/clamp mean.
+// How the bits of an operand are interpreted: determines inline-constant patterns and the meaning of
+// neg/abs/clamp.
 enum class OperandType : uint8_t {
     none,
     b16, b32, b64, b96, b128, b160, b192, b256, b512, b1024,  // untyped bits
     i16, u16, i32, u32, i64, u64,
     f16, bf16, f32, f64,
     pk_f16, pk_bf16, pk_i16, pk_u16, pk_f32, pk_b32,          // packed math: two values per operand
-    lane_mask,                                                // 64-bit SGPR pair, one bit a lane (vcc, carry, v_cmp)
+    lane_mask,                                                // 64-bit SGPR pair, one bit per lane (vcc, carry, v_cmp)
     immediate,                                                // value in Operand::immediate, no register
 };
 // clang-format on
@@ -86,16 +87,16 @@ struct Instruction {
     uint8_t bytes = 0;     // 4, 8, 12 or 16
 
     // Operands in assembly order, destinations first, at the same positions in every encoding of a mnemonic:
-    // vcc of the e32 forms stands where the e64 form has its SGPR pair, flagged is_implicit. A field that is
-    // absent (`off`) stands there with code::none. Registers that the text does not name (m0, exec, vcc of
-    // v_div_fmas) follow, is_implicit. Positions of memory operands: isa/table.h.
+    // vcc of the e32 forms is where the e64 form has its SGPR pair, flagged is_implicit. An absent field
+    // (`off`) is present as code::none. Registers that the text does not name (m0, exec, vcc of v_div_fmas)
+    // follow, is_implicit. Positions of memory operands: isa/table.h.
     static constexpr int max_operands = 8;
     uint8_t operand_count = 0;
     Operand operands[max_operands];
     uint32_t literal = 0;  // value behind code::literal
 
-    // Bit i of neg/abs/op_sel refers to source i (0..2); op_sel bit 3 selects the destination half (VOP3). Of
-    // rows with the modifier `fetch` (v_permlane*_swap), bits 0 and 1 are fi and bound_ctrl.
+    // Bit i of neg/abs/op_sel refers to source i (0..2); op_sel bit 3 selects the destination half (VOP3).
+    // For rows with the modifier `fetch` (v_permlane*_swap), bits 0 and 1 are fi and bound_ctrl.
     uint8_t neg = 0, abs = 0;  // VOP3P: neg is neg_lo
     uint8_t neg_hi = 0, op_sel = 0, op_sel_hi = 0;
     uint8_t omod = 0;  // 0 none, 1 *2, 2 *4, 3 /2
@@ -109,11 +110,11 @@ struct Instruction {
     int32_t offset1 = 0;  // DS read2/write2: second offset; `offset` is then the first; both in elements
     bool offen = false, idxen = false, lds = false, gds = false;
     bool has_offset = false;                    // SMEM: `offset` is in the encoding, even if it is 0
-    bool sc0 = false, sc1 = false, nt = false;  // sc0 on an atomic: return the value from before
+    bool sc0 = false, sc1 = false, nt = false;  // sc0 on an atomic: return the previous value
     uint8_t format = 0;                         // MTBUF: data format in bits 3..0, number format in bits 6..4
 
     uint8_t bitop3 = 0;                    // truth table of v_bitop3
-    uint8_t cbsz = 0, abid = 0, blgp = 0;  // matrix instructions; v_mfma_f64 has neg in the place of blgp
+    uint8_t cbsz = 0, abid = 0, blgp = 0;  // matrix instructions; v_mfma_f64 has neg in place of blgp
 
     const Operand* begin() const { return operands; }
     const Operand* end() const { return operands + operand_count; }

@@ -1,4 +1,4 @@
-// isa/opcode.h: one enumerator per mnemonic, made from the rows of table/*.def.
+// isa/opcode.h: one enumerator per mnemonic, generated from the rows of table/*.def.
 // SPDX-License-Identifier: MIT
 #pragma once
 

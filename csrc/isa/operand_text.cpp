@@ -98,7 +98,7 @@ uint32_t inline_code(uint32_t value, std::span<const uint32_t> floats, uint32_t 
     return 0;
 }
 
-// True if an assembler would take an inline constant for this value.
+// Whether an assembler would use an inline constant for this value.
 bool is_inlinable(OperandType type, uint32_t value) {
     switch (type) {
         case OperandType::f16:
@@ -273,7 +273,7 @@ std::string swizzle_text(uint32_t offset) {
     if (group > 1 && std::has_single_bit(group) && or_mask < group && xor_mask == 0) {
         return "swizzle(BROADCAST," + number(group) + "," + number(or_mask) + ")";
     }
-    // Per bit of the lane number: what the pattern makes of a 0 and of a 1 there.
+    // For each bit of the lane number: the results of the pattern for a 0 and for a 1.
     const uint32_t from_zeros = or_mask ^ xor_mask, from_ones = (and_mask | or_mask) ^ xor_mask;
     std::string text = "swizzle(BITMASK_PERM,\"";
     for (int bit = 4; bit >= 0; --bit) {

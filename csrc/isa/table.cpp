@@ -1,5 +1,5 @@
-// isa/table.cpp: turns the text columns of table/*.def into rows while compiling, so that a malformed row is
-// an error.
+// isa/table.cpp: converts the text columns of table/*.def into rows at compile time, so that a malformed row is
+// a compile error.
 // SPDX-License-Identifier: MIT
 #include "isa/table.h"
 

@@ -1,4 +1,4 @@
-// isa/table.h: the rows of table/*.def as data, and what their columns mean.
+// isa/table.h: the rows of table/*.def as data, and the meaning of their columns.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -51,9 +51,9 @@ enum Modifier : uint32_t {
     omod = 1 << 6,
     op_sel = 1 << 7,          // vop3: halves of sources and destination; vop3p: op_sel and op_sel_hi
     op_sel_bytes = 1 << 8,    // vop3: op_sel's upper two bits select a destination byte; LLVM prints four entries
-    no_signs = 1 << 9,        // vop3: no neg and abs; else every source of a floating-point type takes them
-    neg = 1 << 10,            // vop3p: neg_lo and neg_hi; mai: neg in the place of blgp
-    mix = 1 << 11,            // vop3p: neg and abs; op_sel_hi says which source is f16
+    no_signs = 1 << 9,        // vop3: no neg and abs; otherwise every floating-point source accepts them
+    neg = 1 << 10,            // vop3p: neg_lo and neg_hi; mai: neg in place of blgp
+    mix = 1 << 11,            // vop3p: neg and abs; op_sel_hi marks the f16 sources
     bitop3 = 1 << 12,         // truth table in the bits of omod, abs and neg
     fetch = 1 << 13,          // vop3: op_sel bits 0 and 1 are fi and bound_ctrl
     cbsz = 1 << 14,
@@ -62,10 +62,10 @@ enum Modifier : uint32_t {
     broadcast = cbsz | abid | blgp,
     lds = 1 << 17,            // mubuf: has a direct-to-LDS form
     gds = 1 << 18,            // ds: only with gds set
-    offset_pair = 1 << 19,    // ds: two 8-bit offsets in place of one of 16 bits
+    offset_pair = 1 << 19,    // ds: two 8-bit offsets instead of one of 16 bits
     swizzle = 1 << 20,        // ds: the offset is a lane pattern
-    // Matrix: passes of four cycles (AMD matrix instruction calculator; LLVM's SISchedule.td). effects.cpp has the two
-    // exceptions that also depend on target or format.
+    // Matrix: passes of four cycles (AMD matrix instruction calculator; LLVM's SISchedule.td). effects.cpp
+    // handles the two exceptions that also depend on target or format.
     passes_2 = 2 << 24, passes_4 = 4 << 24, passes_8 = 8 << 24, passes_16 = 16 << 24,
 };
 
