@@ -1,11 +1,12 @@
-// kernels/probe/arithmetic.h: products of matrices, conversions, and the layout of transposed reads.
+// kernels/probe/arithmetic.h: matrix products, conversions, and the layout of transposed reads.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "memory.h"
 
 namespace hipkittens::probe {
 
-// Input into LDS, dword i at 4 i; then one transposed read, of 16-, 8-, 4- or 6-bit elements: lane l begins at 8 l, or 12 l.
+// Copies the input into LDS, dword i at 4 i; then one transposed read, of 16-, 8-, 4- or 6-bit elements: lane
+// l begins at 8 l, or 12 l.
 template <NoConfig config>
 struct TransposedRead : OneWave {
     static constexpr int lds_bytes = 64 * 12;
@@ -41,7 +42,7 @@ struct TransposedRead : OneWave {
     }
 };
 
-// D = A B^T + C of one 16x16 tile: input has four dwords of each lane for A, then for B, then for C.
+// D = A B^T + C of one 16x16 tile: the input holds four dwords per lane for A, then for B, then for C.
 template <NoConfig config>
 struct MatrixProduct : OneWave {
     static constexpr int lds_bytes = 0;
@@ -69,7 +70,7 @@ struct MatrixProduct : OneWave {
     }
 };
 
-// Of each float at the input eight results.
+// Computes eight results for each float of the input.
 template <NoConfig config>
 struct Conversion {
     static constexpr int threads = 256, waves_per_simd = 1, lds_bytes = 0;

@@ -1,4 +1,4 @@
-// kernels/probe/clocks.h: how many clocks instructions take.
+// kernels/probe/clocks.h: the number of clocks that instructions take.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "memory.h"
@@ -10,17 +10,17 @@ KITTENS_DEVICE uint64_t core_clock() {
     asm volatile("s_memtime %0\n\ts_waitcnt lgkmcnt(0)" : "=s"(time)::"memory");
     return time;
 }
-// 100 MHz, whatever the core's clock is.
+// 100 MHz, independent of the core clock.
 KITTENS_DEVICE uint64_t steady_clock() {
     uint64_t time;
     asm volatile("s_memrealtime %0\n\ts_waitcnt lgkmcnt(0)" : "=s"(time)::"memory");
     return time;
 }
 
-// The clocks that `steps` waves take for 16 accesses each to LDS, of the lanes that have an address: input has 64 of each
-// workgroup, ~0 for none. A conflict costs a clock of the banks, which are not what an access waits for: addresses and data go
-// through narrower ports. So two 12-byte reads follow each access, of which the banks serve fewer bytes a clock than any port, and all
-// four SIMDs have them. All of LDS, so that no other workgroup's accesses are in between.
+// The clocks that `steps` waves take for 16 accesses each to LDS, by the lanes that have an address: the input holds 64
+// addresses per workgroup, ~0 for none. A conflict costs a clock of the banks, which an access does not wait for: addresses and
+// data go through narrower ports. So two 12-byte reads follow each access, for which the banks serve fewer bytes per clock than
+// any port, and all four SIMDs issue them. The workgroup allocates all of LDS, so that no other workgroup's accesses interleave.
 template <NoConfig config>
 struct LdsAccessTime {
     static constexpr int threads = 512, waves_per_simd = 2, lds_bytes = kittens::target.lds_bytes,
@@ -46,7 +46,7 @@ struct LdsAccessTime {
                      : "v"(value), "v"(address)                         \
                      : "memory");                                       \
     }
-    // Called by all lanes of a wave; those of `lanes` have the access.
+    // Called by all lanes of a wave; only `lanes` perform the access.
     KITTENS_DEVICE static void repeat(LdsAccess access, uint64_t lanes, uint32_t address,
                                       uint32_t beside_address) {
         kittens::vec<uint32_t, 3> beside;
@@ -85,7 +85,7 @@ struct LdsAccessTime {
         const uint32_t place = load(arguments, workgroup * 64 + lane);
         const uint64_t lanes = kittens::lanes_where(place != ~0u);
         uint64_t clocks = 0;
-        for (int turn = 0; turn < 2; ++turn) {  // of the second the instructions are cached
+        for (int turn = 0; turn < 2; ++turn) {  // in the second turn the instructions are cached
             kittens::wait<0, 0>();
             kittens::s_barrier();
             const uint64_t begin = core_clock();
@@ -98,8 +98,8 @@ struct LdsAccessTime {
     }
 };
 
-// The clocks of a chain, and the time of the steady clock, of each workgroup. `steps` are turns of a loop that has 512 of what is
-// measured. Wave 0 takes them, and every wave those that all four SIMDs are to be busy with.
+// The clocks of a chain, and the elapsed steady clock, for each workgroup. `steps` is the number of turns of a loop with
+// 512 of the measured instruction. Wave 0 runs them, and so does every wave if all four SIMDs are to be busy with them.
 template <NoConfig config>
 struct ChainTime {
     static constexpr int threads = 256, waves_per_simd = 1, lds_bytes = 4096;
@@ -124,12 +124,13 @@ struct ChainTime {
         using kittens::vec;
         float value = 1.0f;
         vec<float, 4> sums[4] = {};
-        // Numbers between a half and one, so that the multipliers have work: products of zeros take less power.
+        // Numbers between one half and one, so that the multipliers do work: products of zeros consume less
+        // power.
         vec<uint32_t, kittens::target.matrix_k_16bit / 8> factor = {};
         for (int i = 0; i < kittens::target.matrix_k_16bit / 8; ++i)
             factor[i] = ((kittens::lane_id() + 64 * i) * 0x9e3779b9u & 0x807f807f) | 0x3f003f00;
         uint32_t place = chain == Chain::lds ? reinterpret_cast<uint32_t>(lds) : 0;
-        // A loop for each chain: nothing but its own branch is between the instructions.
+        // A separate loop for each chain: nothing but its own branch is between the instructions.
         if (chain == Chain::vector)
             for (uint32_t step = 0; step < steps; ++step)
                 asm volatile(PROBE_REPEAT(512, "v_add_f32 %0, %0, %0") : "+v"(value));
@@ -161,7 +162,7 @@ struct ChainTime {
     KITTENS_DEVICE static void run(const ProbeArguments& arguments, kittens::shared_byte* lds) {
         const auto chain = static_cast<Chain>(arguments.which);
         const uint32_t thread = kittens::thread_id(), workgroup = kittens::workgroup_id_x();
-        // Every dword points to the one 68 bytes on.
+        // Every dword points 68 bytes ahead.
         for (uint32_t at = thread * 4; at < lds_bytes; at += threads * 4)
             kittens::lds_write(reinterpret_cast<uint32_t>(lds) + (at + 68) % lds_bytes, lds + at);
         kittens::barrier();

@@ -6,7 +6,7 @@
 
 namespace hipkittens::probe {
 
-// Of each wave XCC_ID and HW_ID.
+// Reports XCC_ID and HW_ID of each wave.
 template <NoConfig config>
 struct Placement {
     static constexpr int threads = 512, waves_per_simd = 2, lds_bytes = 0;
@@ -23,7 +23,7 @@ struct Placement {
     }
 };
 
-// Arguments from registers, and the same from memory.
+// Reads the arguments from registers, and again from memory.
 #define PRELOADS_preloaded 1
 template <NoConfig config>
 struct Preloaded : OneWave {

@@ -1,4 +1,4 @@
-// kernels/probe/kinds.h: what is passed to a probe, and the kinds of rows in variants.def.
+// kernels/probe/kinds.h: the arguments of a probe, and the kinds of rows in variants.def.
 // SPDX-License-Identifier: MIT
 // hipkittens/_probes.py says what each is asked and what is expected of it. No operator launches them: they go through
 // hipkittens.kernel, as kernels of users do.
@@ -15,8 +15,8 @@ struct ProbeArguments {
     uint32_t input_bytes;    // of the buffer descriptor of `input`
     uint32_t output_bytes;   // of that of `output`
     uint32_t scalar_offset;  // soffset of buffer instructions
-    uint32_t which;          // of the kernel's cases
-    uint32_t warm_steps;     // that are taken before the clock is read
+    uint32_t which;          // one of the kernel's cases
+    uint32_t warm_steps;     // taken before the clock is read
     uint32_t steps;
 };
 
@@ -30,7 +30,7 @@ struct DirectToLdsConfig {
     int bytes;
 };
 
-// The cases of a kernel. hipkittens/_probes.py has their numbers.
+// The cases of a kernel. hipkittens/_probes.py has the same numbers.
 enum class BufferAccess : uint32_t { load_b128, store_b128 };
 enum class LdsAccess : uint32_t {
     read_b32,

@@ -1,4 +1,4 @@
-// kernels/probe/memory.h: buffers, their way to LDS, and in which order operations count down.
+// kernels/probe/memory.h: buffers, their path to LDS, and the order in which operations decrement wait counters.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/intrinsics.h"
@@ -9,7 +9,7 @@ namespace hipkittens::probe {
 template <class V>
 using global = __attribute__((address_space(1))) V*;
 
-// LDS and results hold this until they are written.
+// LDS and results hold this value until they are written.
 inline constexpr uint32_t untouched = 0xa5a5a5a5;
 
 KITTENS_DEVICE void store(const ProbeArguments& arguments, uint32_t index, uint32_t value) {
@@ -23,7 +23,8 @@ struct OneWave {
     static constexpr int threads = 64, waves_per_simd = 1;
 };
 
-// 16 bytes of each lane. Loads: what came, at 16 bytes x lane of the results. Stores: dword i gets the number i.
+// 16 bytes per lane. Loads: the loaded data, at 16 bytes x lane of the results. Stores: dword i gets the
+// number i.
 template <NoConfig config>
 struct BufferRange : OneWave {
     static constexpr int lds_bytes = 0;
@@ -60,7 +61,8 @@ KITTENS_DEVICE void load_to_lds(kittens::buffer source, uint32_t lane_offset,
 #undef PROBE_LOAD
 }
 
-// Two loads, one with an offset of its own that leaves a gap in LDS. The results are LDS as it is then.
+// Two loads, one with its own offset that leaves a gap in LDS. The results are the contents of LDS
+// afterwards.
 template <DirectToLdsConfig config>
 struct DirectToLds : OneWave {
     static constexpr int wave_bytes = 64 * config.bytes, lds_bytes = 4 * wave_bytes;
@@ -79,15 +81,15 @@ struct DirectToLds : OneWave {
     }
 };
 
-// Each step: an operation that takes long, a younger one that does not, and a wait for all but one. The results are how often a
-// lane did not see what the older one brings; input holds i at i.
+// In each step: a long operation, a shorter younger one, and a wait for all but one. The results count how
+// often a lane did not see the older one's value; the input holds i at i.
 template <NoConfig config>
 struct WaitForOlder : OneWave {
     static constexpr int lds_bytes = 16384;
 
     KITTENS_DEVICE static void run(const ProbeArguments& arguments, kittens::shared_byte* lds) {
         const uint32_t lane = kittens::lane_id(), thread = kittens::workgroup_id_x() * 64 + lane;
-        const uint32_t threads = arguments.output_bytes / 8;  // a count and a place to store to of each
+        const uint32_t threads = arguments.output_bytes / 8;  // a count and a place to store to for each
         const auto order = static_cast<WaitOrder>(arguments.which);
         for (uint32_t at = lane * 4; at < lds_bytes; at += 256) kittens::lds_write(at / 4, lds + at);
         kittens::wait<0, 0>();
@@ -97,7 +99,7 @@ struct WaitForOlder : OneWave {
         auto* place = (global<uint32_t>)arguments.output + threads + thread;
         uint32_t missed = 0;
         for (uint32_t step = 0; step < arguments.steps; ++step) {
-            // Lines that no earlier step touched.
+            // Lines that no earlier step has touched.
             const uint32_t wanted = (step + 1) * threads + thread;
             const auto* far = (global<const uint32_t>)arguments.input + wanted;
             uint32_t older, younger, seen;
@@ -118,7 +120,7 @@ struct WaitForOlder : OneWave {
                     : "memory");
                 missed += seen != wanted;
             } else if (order == WaitOrder::lds_reads) {
-                // 256 bytes apart: every lane wants the same bank.
+                // 256 bytes apart: every lane accesses the same bank.
                 asm volatile(
                     "v_mov_b32 %0, -1\n\tds_read_b32 %0, %3\n\tds_read_b32 %1, %4\n\ts_waitcnt lgkmcnt(1)\n\t"
                     "v_mov_b32 %2, %0\n\ts_waitcnt lgkmcnt(0)"
