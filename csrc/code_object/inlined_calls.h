@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 //
 // Facts: DWARF 5, sections 3.3.8.2 "Concrete Inlined Instances", 2.17 (addresses), 7.25 (range lists); DWARF 4, 2.17.3. With
-// -gline-tables-only clang writes these entries and hardly any others.
+// -gline-tables-only clang writes few other entries.
 #pragma once
 
 #include <vector>

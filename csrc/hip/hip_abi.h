@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 //
 // Facts: the HIP runtime API reference of ROCm 6 and 7 (rocm.docs.amd.com/projects/HIP). The names are HIP's
-// own; they live in a namespace so that a program may include HIP's header too.
+// own; they are in a namespace so that a program may include HIP's header too.
 #pragma once
 
 #include <cstddef>

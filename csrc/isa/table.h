@@ -13,33 +13,33 @@ namespace hipkittens::isa {
 // ROW(mnemonic, encoding, number, targets, "operands", modifiers)
 //
 // encoding    the shortest encoding of the mnemonic; number is its opcode there. A vop1, vop2 or vopc row also
-//             exists as vop3 (vop3_sdst, if it writes a mask beside a VGPR), number + 0x140, 0x100 or 0.
+//             exists as vop3 (vop3_sdst, if it writes a mask in addition to a VGPR), number + 0x140, 0x100 or 0.
 // targets     both, gfx942 or gfx950
 // operands    "destinations = sources | implicit registers", in assembly order
-//     f32, i16, b64, ...     register or constant of that OperandType; `:4` behind it: dwords covered
+//     f32, i16, b64, ...     register or constant of that OperandType; `:4` after it: dwords covered
 //     mask                   64-bit lane mask in an SGPR pair; vcc in the vop2 and vopc encodings
 //     vgpr, agpr, sgpr       b32, always in a vector / accumulation / scalar register
 //     vgpr_pk_f32            pk_f32, always in a vector register
 //     reg32, reg64           a scalar register, never a constant
-//     literal, literal16     a literal that is always there
+//     literal, literal16     a literal that is always present
 //     imm, uimm, label, waitcnt, hwreg, sendmsg, gpr_idx, probe
 //                            the immediate field, and how LLVM prints it
 //     addr                   LDS byte address, one VGPR
 //     vaddr, saddr, sbase, srsrc, soffset      see below
-//     + behind an operand    a destination that is also read, a source that is also written
-//     ?                      a destination that is there only when sc0 is set
+//     + after an operand     a destination that is also read, a source that is also written
+//     ?                      a destination that is present only when sc0 is set
 //     !                      read, and also written when sc0 (smem: glc) is set
-//     behind the bar         a register that is read; with `=` before it, written
-// modifiers   what LLVM lets one write around and behind the operands, see Modifier
+//     after the bar          a register that is read; with `=` before it, written
+// modifiers   what LLVM accepts around and after the operands, see Modifier
 //
-// Operands of memory instructions, by position. `off` stands there with code::none.
+// Operands of memory instructions, by position. `off` is present as code::none.
 //     smem               sdata, sbase or srsrc, soffset (none: only the immediate, Instruction::offset)
 //     ds                 read: vdst, addr · write: addr, data0[, data1] · rtn: vdst, addr, data0[, data1]
 //     flat               load: vdst, vaddr · store: vaddr, vdata · atomic: [vdst,] vaddr, vdata
-//     global, scratch    as flat, then saddr (none: `off`); scratch: vaddr may be none too
+//     global, scratch    like flat, then saddr (none: `off`); scratch: vaddr may be none too
 //     mubuf, mtbuf       vdata, vaddr, srsrc, soffset; vaddr: none without offen and idxen, two VGPRs with both
-//     direct to LDS      as the load without its vdst or vdata; M0 is implicit
-// An atomic's vdst is there only if sc0 is set. A buffer atomic has one vdata: read, and written if sc0 is set
+//     direct to LDS      like the load without its vdst or vdata; M0 is implicit
+// An atomic's vdst is present only if sc0 is set. A buffer atomic has one vdata: read, and written if sc0 is set
 // (by cmpswap: its first half).
 enum Modifier : uint32_t {
     dpp = 1 << 0,

@@ -1,7 +1,7 @@
 // simulator/hip_context.cpp: HIP's functions for contexts, peers and what else a program asks of a device.
 // SPDX-License-Identifier: MIT
 //
-// A context is its device's only one, as in HIP: its handle is the device's number.
+// As in HIP, each device has only one context: its handle is the device's number.
 #include <cstdio>
 #include <cstring>
 

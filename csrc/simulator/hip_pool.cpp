@@ -1,7 +1,7 @@
 // simulator/hip_pool.cpp: HIP's functions for memory that a stream allocates, and its pools.
 // SPDX-License-Identifier: MIT
 //
-// A pool keeps nothing back: memory is given when it is asked for, and given back when it is freed.
+// A pool retains nothing: memory is allocated when it is requested, and returned when it is freed.
 #include <cstring>
 
 #include "simulator/device_memory.h"

@@ -1,7 +1,7 @@
 // simulator/hip_refused.cpp: HIP's functions that are there to refuse, each with its reason.
 // SPDX-License-Identifier: MIT
 //
-// Programs link to them, and go on where one of them says that it is not supported.
+// Programs link to them, and continue if one of them reports that it is not supported.
 #include "simulator/hip_call.h"
 
 namespace hipkittens::simulator {

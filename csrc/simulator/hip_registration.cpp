@@ -1,7 +1,7 @@
 // simulator/hip_registration.cpp: kernels and variables that a program compiled by hipcc registers, and launches by its own names.
 // SPDX-License-Identifier: MIT
 //
-// clang writes calls of the functions that begin with two underscores into such a program (CGCUDANV.cpp of LLVM).
+// clang emits calls of the functions that begin with two underscores into such a program (CGCUDANV.cpp of LLVM).
 #include <algorithm>
 #include <cstring>
 #include <map>

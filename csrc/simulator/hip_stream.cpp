@@ -1,8 +1,8 @@
 // simulator/hip_stream.cpp: HIP's functions for streams, events and the capture of streams into graphs.
 // SPDX-License-Identifier: MIT
 //
-// Work is done when it is queued, in the thread that queues it: what a stream or an event waits for is there already. Work of a
-// captured stream goes into a graph.
+// Work runs when it is queued, in the thread that queues it: what a stream or an event waits for has already finished. Work on
+// a stream being captured is added to a graph.
 #include <algorithm>
 #include <atomic>
 #include <utility>

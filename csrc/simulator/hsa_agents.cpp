@@ -1,7 +1,7 @@
 // simulator/hsa_agents.cpp: the functions of AMD's HSA runtime with which a program enumerates GPUs.
 // SPDX-License-Identifier: MIT
 //
-// Facts: hsa.h and hsa_ext_amd.h of ROCm. Agents are the visible devices; there is none of the host. Launches go through HIP alone.
+// Facts: hsa.h and hsa_ext_amd.h of ROCm. Agents are the visible devices; the host has none. Launches are possible only through HIP.
 #include <atomic>
 #include <cstring>
 #include <string>

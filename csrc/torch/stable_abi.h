@@ -1,8 +1,8 @@
 // torch/stable_abi.h: the C functions of torch's stable ABI (2.10 and later) that the operators call.
 // SPDX-License-Identifier: MIT
 //
-// Declared here, so that building needs no torch; tests/test_stable_abi.py compiles this file beside torch's
-// own headers and fails when they disagree. Sources: torch/csrc/inductor/aoti_torch/c/shim.h,
+// Declared here, so that building does not need torch; tests/test_stable_abi.py compiles this file together with torch's
+// own headers and fails if they disagree. Sources: torch/csrc/inductor/aoti_torch/c/shim.h,
 // torch/csrc/stable/c/shim.h.
 #pragma once
 

@@ -1,7 +1,7 @@
 // kernels/probe/kinds.h: the arguments of a probe, and the kinds of rows in variants.def.
 // SPDX-License-Identifier: MIT
-// hipkittens/_probes.py says what each is asked and what is expected of it. No operator launches them: they go through
-// hipkittens.kernel, as kernels of users do.
+// hipkittens/_probes.py states what each probe tests and the expected result. No operator launches them: they go through
+// hipkittens.kernel, like users' kernels.
 #pragma once
 #include <stdint.h>
 

@@ -1,22 +1,23 @@
 // simulator/debug/debug_session.h: a launch that another program can stop, inspect and resume.
 // SPDX-License-Identifier: MIT
 //
-// The other end of the socket (hipkittens/debugging/) knows sources and symbols; this end, registers and memory. It sends events, each a line of JSON, and after each of them answers commands, each a line of words:
+// The other end of the socket (hipkittens/debugging/) handles sources and symbols; this end handles registers and memory. It sends
+// events, each a line of JSON, and after each event it answers commands, each a line of words:
 //
-//   code                              the code object as it was given
+//   code                              the original code object
 //   waves                             the stopped workgroup's waves: status, next instruction, EXEC, operations in flight
 //   vector WAVE FIRST COUNT           vector registers of the unified file, in hexadecimal digits
 //   scalar WAVE CODE COUNT            SGPRs and special registers by operand code
 //   lds OFFSET BYTES · memory ADDRESS BYTES
 //   set_vector WAVE NUMBER DIGITS · set_scalar WAVE CODE VALUE · set_lds OFFSET DIGITS · set_memory ADDRESS DIGITS
-//   breakpoints [ADDRESS ...]         in place of those before; addresses are those of the file
+//   breakpoints [ADDRESS ...]         replaces the previous breakpoints; addresses are those of the file
 //   watch NUMBER [vector WAVE FIRST COUNT | lane WAVE REGISTER LANE | lds OFFSET BYTES | memory ADDRESS BYTES]
-//                                     stop once they change; without a place, or when the launch has ended, no longer
-//   replay SEED                       before a launch: runs it under that order of waves first, and then stops each wave of the launch
-//                                     at its first instruction that finds other values in the registers it reads
-//   continue · step WORKGROUP WAVE [BEGIN END ...]   until that wave is outside of all these addresses; then no answer but events
+//                                     stops when the place changes; removed if no place is given, or when the launch has ended
+//   replay SEED                       before a launch: first runs it under that order of waves, and then stops each wave of the launch
+//                                     at its first instruction that finds different values in the registers it reads
+//   continue · step WORKGROUP WAVE [BEGIN END ...]   until that wave is outside all these address ranges; answered by events only
 //
-// A line that comes while the launch runs stops it ("pause").
+// A line that arrives while the launch is running stops it ("pause").
 #pragma once
 
 #include <map>

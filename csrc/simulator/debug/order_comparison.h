@@ -1,9 +1,9 @@
 // simulator/debug/order_comparison.h: where a launch diverges from the same launch under another order of waves.
 // SPDX-License-Identifier: MIT
 //
-// Orders of waves that a kernel's barriers and waits allow must not change what it computes. The other run is recorded first: of
-// each instruction of each wave its address, and a digest of the registers it reads. Then the launch itself is held against that,
-// so that the first instruction that works on other values is known before it runs.
+// The result of a kernel must not depend on the order of waves, within what its barriers and waits allow. The other run is recorded
+// first: for each instruction of each wave its address, and a digest of the registers it reads. Then the launch itself is compared
+// with the record, so that the first instruction that operates on different values is found before it runs.
 #pragma once
 
 #include <array>

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: MIT
 //
 // Sources that include this are compiled once per host level, with HIPKITTENS_HOST_LEVEL naming the level and its
-// namespace. Vector extensions of GCC and clang keep the meaning of an instruction one plain expression; the compiler
-// splits a 64-byte vector where the host is narrower. What has no operator (fma, rounding, square root, half floats)
-// is a function here, with the same bits at every level.
+// namespace. With the vector extensions of GCC and clang the meaning of an instruction is one plain expression; the compiler
+// splits a 64-byte vector on hosts with narrower ones. Operations without an operator (fma, rounding, square root, half floats)
+// are functions here, with the same bits at every level.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 //
 // Sixteen lanes read a small matrix with sixteen columns, each lane a run of consecutive elements of one row,
-// in lane order; lane i of the sixteen receives column i, its elements from low to high bits by row. For
+// in lane order; lane i of the sixteen receives column i, with its elements from low to high bits by row. For
 // 16-bit elements that is four rows of four lanes each (HipKittens shared_to_register.cuh addresses row (l %
 // 16) / 4, column 4 * (l % 4), and the result is used as column l % 16; Modular's ds_read_tr16_b64_row
 // documents the same 4 x 16 exchange). That the 8-, 6- and 4-bit forms follow the same rule with 8, 16 and 16

@@ -1,9 +1,9 @@
 // simulator/execute/matrix_dot.h: bf16 products with the host's own bf16 dot product (vdpbf16ps).
 // SPDX-License-Identifier: MIT
 //
-// The registers already hold what the instruction takes: a register of B is one pair of k for each of sixteen
-// columns, a dword of A is the pair of one row, and sixteen lanes of D are sixteen columns of a row. Nothing
-// is repacked.
+// The registers already have the layout that the host instruction requires: a register of B is one pair of k for each of
+// sixteen columns, a dword of A is the pair of one row, and sixteen lanes of D are sixteen columns of a row. Nothing is
+// repacked.
 #pragma once
 
 #include "simulator/execute/matrix_layout.h"

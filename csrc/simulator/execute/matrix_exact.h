@@ -2,26 +2,24 @@
 // SPDX-License-Identifier: MIT
 //
 // The rule is MMA-Sim's ("TR_FDPA" with F = 24, F2 = 31; arXiv 2511.10909, github.com/microsoft/MMA-Sim),
-// which its authors found bit-equal to an MI300X. k is taken in groups of 8 (xf32: 4). In a group
+// which its authors found bit-equal to an MI300X. k is processed in groups of 8 (xf32: 4). In a group
 //   1. a product has the significand sa * sb in (-4, 4) and the exponent ea + eb; a denormal has the smallest
-//   normal
-//      exponent and a significand below 1; a zero product has the exponent -126. A product of 2^128 or more
-//      is infinite.
-//   2. all products are aligned to the largest exponent and cut off (toward zero) after 24 fractional bits;
-//   the sum S of
-//      the results is exact.
-//   3. with E = max(that exponent, C's exponent), S is cut off (toward minus infinity) after 31 fractional
-//   bits relative
-//      to E and C after 24; their sum is rounded to nearest even to f32, which is the C of the next group.
-// fp8 and bf8 ("GTR_FDPA", groups of 16): steps 1 and 2 for the even and for the odd k apart, both results
-// cut (toward minus infinity) after 24 fractional bits relative to the larger exponent, and added; in step 3
-// a C of less than E - 25 counts as 0. Infinities and NaN pass as in any sum; here every NaN is 0x7fc00000
-// and every zero sum +0 (the rule leaves both open).
+//      normal exponent and a significand below 1; a zero product has the exponent -126. A product of 2^128 or
+//      more is infinite.
+//   2. all products are aligned to the largest exponent and truncated (toward zero) after 24 fractional bits;
+//      the sum S of the results is exact.
+//   3. with E = max(that exponent, C's exponent), S is truncated (toward minus infinity) after 31 fractional
+//      bits relative to E, and C after 24; their sum is rounded to nearest even to f32, which is the C of the
+//      next group.
+// fp8 and bf8 ("GTR_FDPA", groups of 16): steps 1 and 2 separately for the even and for the odd k, both results
+// truncated (toward minus infinity) after 24 fractional bits relative to the larger exponent, and added; in
+// step 3 a C of less than E - 25 counts as 0. Infinities and NaN propagate as in any sum; here every NaN is
+// 0x7fc00000 and every zero sum +0 (the rule leaves both open).
 //
-// Step 2 in f32 arithmetic, exact: the products of one group are scaled by a power of two so that truncating
-// to an integer is the cut. To keep f32's range, each row of A and column of B is first divided by the power
-// of two of its largest element in the group. What is still out of range, and infinities and NaN, take the
-// scalar way.
+// Step 2 in f32 arithmetic, exact: the products of one group are scaled by a power of two so that converting
+// to an integer performs the truncation. To stay within f32's range, each row of A and column of B is first
+// divided by the power of two of its largest element in the group. Values that are still out of range,
+// infinities and NaN are handled by scalar code.
 #pragma once
 
 #include "simulator/execute/matrix_strict.h"

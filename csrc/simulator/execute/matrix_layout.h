@@ -1,12 +1,12 @@
 // simulator/execute/matrix_layout.h: which lane of which register holds which matrix element.
 // SPDX-License-Identifier: MIT
 //
-// As AMD's matrix instruction calculator gives it. A shape multiplies `blocks` pairs of matrices, A (size x
-// depth) and B (depth x size). Lane l holds row (of A) or column (of B) l % size. With one block, the lanes'
+// As given by AMD's matrix instruction calculator. A shape multiplies `blocks` pairs of matrices, A (size x
+// depth) and B (depth x size). Lane l holds row (of A) or column (of B) l % size. With one block, the lane
 // groups l / size hold consecutive runs of k; with more, group l / size belongs to block l / size. Within a
-// lane k runs through the registers, lowest bits first. D and C: sizes 32 and 16 keep a row's columns in
-// consecutive lanes. Groups of four rows go to lane groups in turn, the rows of a group to consecutive
-// registers, then on to the next four registers; each block has registers of its own. Size 4: register i is
+// lane k runs through the registers, lowest bits first. D and C: sizes 32 and 16 store a row's columns in
+// consecutive lanes. Groups of four rows are assigned to lane groups round-robin, the rows of a group to consecutive
+// registers, then on to the next four registers; each block has its own registers. Size 4: register i is
 // row i, and lane 4 * block + column.
 #pragma once
 

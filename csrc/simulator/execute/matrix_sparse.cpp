@@ -1,11 +1,11 @@
 // simulator/execute/matrix_sparse.cpp: v_smfmac_*: D = A * B + D, where two of every four k of a row of A are stored.
 // SPDX-License-Identifier: MIT
 //
-// A lane holds half as many elements of A as of B. Each pair of them stands among the four k at the same place of B, at
-// the two positions that four bits of the index register of that lane name, lowest pair first. The index needs 8, 16 or
-// 32 bits; where several fit into the register ABID chooses, unless CBSZ is not 0: then the lowest is used (CDNA3 ISA
-// manual, "Sparse matrices"). Every product is one fused multiply-add, in the order of A's elements, in every arithmetic:
-// no rule of the hardware's is published.
+// A lane holds half as many elements of A as of B. Each pair of them belongs to the four k at the same position of B, at the
+// two places selected by four bits of that lane's index register, lowest pair first. The index needs 8, 16 or 32 bits; if
+// several indices fit into the register ABID selects one, unless CBSZ is not 0: then the lowest is used (CDNA3 ISA manual,
+// "Sparse matrices"). Every product is one fused multiply-add, in the order of A's elements, in every arithmetic: no rule of
+// the hardware is published.
 #include "simulator/execute/matrix_sparse.h"
 
 #include "simulator/execute/matrix_mode.h"

@@ -1,8 +1,8 @@
 // simulator/execute/operand_modifiers.h: neg, abs, op_sel, SDWA, DPP, omod and clamp as steps around an operation.
 // SPDX-License-Identifier: MIT
 //
-// A modified source is built in scratch rows (two for each of the three sources) in front of the operation; a modified
-// result goes to scratch rows and is merged into its register behind it. DPP's write mask narrows EXEC for the duration.
+// A modified source is built in scratch rows (two for each of the three sources) before the operation; a modified result goes
+// to scratch rows and is merged into its register after it. DPP's write mask narrows EXEC for the duration.
 #pragma once
 
 #include "simulator/execute/lanes.h"

@@ -1,8 +1,8 @@
 // simulator/execute/transcendental.h: exp2, log2, reciprocal square root, sine and cosine of sixteen lanes.
 // SPDX-License-Identifier: MIT
 //
-// The hardware promises about 1 ulp (ISA manual, "V_EXP_F32" and following); these stay below that over the full range,
-// denormals, zeros, infinities and NaNs included. Only +, *, /, fma and square root are used, so that every host level
+// The hardware specifies about 1 ulp (ISA manual, "V_EXP_F32" and following); these functions stay below that over the full
+// range, including denormals, zeros, infinities and NaNs. Only +, *, /, fma and square root are used, so that every host level
 // gives the same bits. Coefficients: least squares at Chebyshev nodes.
 #pragma once
 

@@ -1,11 +1,11 @@
 // simulator/execute/vector_division.cpp: the helpers of IEEE division: v_div_scale, v_div_fmas, v_div_fixup.
 // SPDX-License-Identifier: MIT
 //
-// Rules of the ISA manual. Where its text is silent or cannot be meant, the choice is the one that makes the sequence
-// LLVM emits (AMDGPU's LowerFDIV32, LowerFDIV64) an IEEE division:
-//   v_div_scale  returns its source where nothing is scaled; a huge denominator under a denormal quotient goes down
+// Rules of the ISA manual. Where its text is silent or cannot be correct, the choice is the one that makes the sequence emitted
+// by LLVM (AMDGPU's LowerFDIV32, LowerFDIV64) an IEEE division:
+//   v_div_scale  returns its source if nothing is scaled; a huge denominator is scaled down if the quotient is denormal
 //   v_div_fmas   scales back by the inverse of v_div_scale's factor: up for a large quotient, down for a small one
-//   v_div_fixup  overflows by the gap between the exponents
+//   v_div_fixup  overflows according to the difference of the exponents
 #include "simulator/execute/vector_number.h"
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {

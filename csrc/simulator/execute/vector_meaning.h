@@ -3,8 +3,8 @@
 //
 //   MEANING(v_lshl_or_b32, u32x16, (u32x16 a, u32x16 b, u32x16 c), (a << (b & 31)) | c)
 //
-// names the opcode, the kind of result, the sources with the kinds they are read as, and the value. A kind is a lane
-// vector (a dword a lane) or one of the structs below. The macros make a handler of it and the row that binds it.
+// names the opcode, the kind of the result, the sources with the kinds they are read as, and the value. A kind is a lane
+// vector (one dword per lane) or one of the structs below. The macros generate a handler and the row that binds it.
 #pragma once
 
 #include <utility>
