@@ -93,7 +93,7 @@ struct Instruction {
     static constexpr int max_operands = 8;
     uint8_t operand_count = 0;
     Operand operands[max_operands];
-    uint32_t literal = 0;  // value behind code::literal
+    uint32_t literal = 0;  // value of code::literal
 
     // Bit i of neg/abs/op_sel refers to source i (0..2); op_sel bit 3 selects the destination half (VOP3).
     // For rows with the modifier `fetch` (v_permlane*_swap), bits 0 and 1 are fi and bound_ctrl.

@@ -19,8 +19,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* library_name = "libamdhip64.so";
 
-// The directory of this library by the name it was opened with, which a file cache may have linked to the
-// file, and that of the file itself.
+// The directory of the name this library was opened with, where a file cache may have linked the simulator's
+// library too, and the directory of the file itself.
 std::vector<fs::path> own_directories() {
     Dl_info info{};
     if (!dladdr(reinterpret_cast<void*>(&simulator_path), &info) || !info.dli_fname) return {};

@@ -75,7 +75,7 @@ struct Problem {
             fail(where + "bias needs the dtype and the device of x");
         bias = with_unit_stride(std::move(*bias), dtype);
     }
-    // The sizes of y. Fails if x has no valid halves.
+    // The sizes of y. Fails if rows of x cannot be halved.
     std::vector<int64_t> result_sizes() const {
         std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end());
         if (!halves()) return sizes;

@@ -209,7 +209,7 @@ void gemm(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
     Tensor b = arguments.tensor();
     std::optional<Tensor> bias = arguments.optional_tensor();
     const int32_t out_dtype = arguments.dtype();
-    // Every plan adds in a fixed order, so that both values of the flag ask for what is done anyway.
+    // Every plan adds in a fixed order, so the result is deterministic for both values of the flag.
     [[maybe_unused]] const bool deterministic = arguments.boolean();
     stack[0] = to_result(
         product(std::move(a), std::move(b), std::move(bias), dtype_from_torch(out_dtype, "gemm: out_dtype")));

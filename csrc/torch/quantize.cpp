@@ -19,8 +19,8 @@ namespace {
 // The options: torch/quantization.h. scales is empty if the scale is passed in. smooth (rows, columns)
 // float32 multiplies the values, and ids int32 selects the row of smooth for each row; without ids, the first
 // row. entries int32 (rows,): row r is row entries[r] / choices of x (tokens, columns), or zeros where
-// entries[r] is not in 0 .. tokens choices - 1; places int32 (tokens, choices) is the row of each pair that
-// entries numbers this way, so that a token need not be read again for each row; with codes_of_tokens the
+// entries[r] is not in 0 .. tokens choices - 1; places int32 (tokens, choices) is the row of each pair, of
+// which entries numbers as many, so that a token need not be read again for each row; with codes_of_tokens the
 // quantized values are (tokens, columns), and only the scales are per row. ends int32, of ranges of rows:
 // shuffled scales are in bands of 32 rows that begin with each range, and rows of bands outside every range
 // are not written (kernels/quantize/row_bands.h).

@@ -10,7 +10,7 @@ namespace hipkittens::simulator::checks {
 
 namespace {
 
-constexpr uint32_t line_bytes = 64;  // what the memory pipeline asks the cache for at a time
+constexpr uint32_t line_bytes = 64;  // the unit of the memory pipeline's cache requests
 constexpr uint32_t samples_per_instruction = 16;
 
 Finding note(const char* kind, uint32_t instruction, uint64_t count, std::string message, std::string fix) {

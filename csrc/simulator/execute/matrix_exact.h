@@ -268,7 +268,7 @@ void multiply_exact_bytes(const MatrixOperands& operands) {
             const int vgpr = output_register<size>(row), lane = output_lane<size>(row, column);
             MatrixFloats c = load_vector<MatrixFloats>(c_place(operands, vgpr, lane));
             if (__builtin_expect(has_special, 0)) {
-                // An infinity or NaN anywhere decides an element alone; the others go on below.
+                // An infinity or NaN alone determines its element; the other elements are computed below.
                 alignas(64) float sums[width];
                 store_vector(sums, c);
                 for (int j = 0; j < width; ++j)
