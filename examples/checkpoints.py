@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Files that are whole or not there, whenever the process is killed: a temporary file, made durable, then renamed."""
+"""Writes files atomically: whenever the process is killed, a file is either complete or absent. Data goes to a temporary file,
+which is flushed to disk and then renamed.
+"""
 
 from __future__ import annotations
 

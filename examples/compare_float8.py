@@ -5,10 +5,10 @@
     python examples/compare_float8.py --arch gfx950 --folder runs/float8
     python examples/compare_float8.py --figure-of docs/images/float8_gfx950.json
 
-The model is Transformers' Llama, its linear layers torchao's Float8Linear, both as they are installed; under
-hipkittens.integrations.scaled_mm their products run on a simulated GPU. Text, batches and first parameters are the same in all
-runs, parameters are bfloat16, and everything that is no linear layer is PyTorch's. How much of a difference is rounding, and how much the kernels, is
-measured: each recipe is trained a second time with torchao's emulation, PyTorch's products of the same codes.
+The model is Transformers' Llama and its linear layers are torchao's Float8Linear, both as installed. Under
+hipkittens.integrations.scaled_mm their matrix products run on a simulated GPU. Text, batches and initial parameters are the same in
+all runs, parameters are bfloat16, and everything other than linear layers runs on PyTorch's operators. To separate rounding from the
+kernels' own error, each recipe is trained a second time with torchao's emulation: PyTorch's products of the same quantized values.
 The program prints the differences, and writes losses.json and losses.png into the folder.
 """
 

@@ -5,10 +5,10 @@
     python examples/compare_with_pytorch.py llama --arch gfx950 --folder runs/llama_gfx950
     python examples/compare_with_pytorch.py --figure-of docs/images/llama_gfx950.json
 
-Text, batches and first parameters are the same; attention, norms, rotary and linear layers are not. In bfloat16 two runs
-drift apart by rounding alone. How far is measured: PyTorch trains the model a third time with its sums in another order.
-The program prints the differences, and writes losses.json and losses.png into the run's folder. It goes on where it was
-interrupted.
+Text, batches and initial parameters are the same; attention, norms, rotary embeddings and linear layers differ. In bfloat16 two runs
+drift apart through rounding alone. To measure how far, PyTorch trains the model a third time with a different summation order.
+The program prints the differences, and writes losses.json and losses.png into the run's folder. An interrupted comparison resumes
+where it stopped.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Text, a tokenizer trained on it, and the batches of every step.
 
-What a step sees is a pure function of the text, the seed and the step's number. So a run that goes on after a crash needs
-no other position than its step, and the batch is the same however many processes share it.
+The data of a step is a pure function of the text, the seed and the step number. A run that resumes after a crash therefore needs
+only its step number, and the batch is the same for any number of processes sharing it.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
     python examples/expert_parallel.py --processes 2                   # gloo, each process with a simulated gfx942
     python examples/expert_parallel.py --processes 2 --arch gfx950 --steps 10
 
-Every process has tokens of its own. Rows go to the process of their expert in one exchange and come back in another; what lies
-between is hipkittens.moe, whose expert_map says which experts are here. The program trains the layer, and beside it the same layer
-in one piece on the tokens of all processes, and prints how far losses and weights are apart.
+Every process has its own tokens. One exchange sends rows to the process that holds their expert, and another returns them; between
+the two, hipkittens.moe computes the experts, with an expert_map that states which experts are local. The program trains this layer and,
+for comparison, the same layer unsplit on the tokens of all processes, and prints how far losses and weights differ.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The log of a run, one JSON object per step and line, and its figure."""
+"""The log of a run, one JSON object per step and line, and a plot of it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A kernel with a mistake, for docs/debugger.md: hipkittens sim debug --checks all -- python examples/missing_barrier.py"""
+"""A kernel with a bug, for docs/debugger.md: hipkittens sim debug --checks all -- python examples/missing_barrier.py"""
 
 from pathlib import Path
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """BERT for masked language modelling: learned positions, norms after each half of a layer, GELU.
 
-A batch is the tokens of all its sequences one after the other, with nothing between them: no token is padding, in any
-operation. Parameters are float32; they are rounded to bfloat16 where they are multiplied.
+A batch is the packed tokens of all its sequences, without padding in any operation. Parameters are float32; they are rounded to
+bfloat16 where they are multiplied.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A mixture of experts of Transformers, whose parts hipkittens.patch puts onto the kernels.
+"""A mixture-of-experts model from Transformers, whose parts hipkittens.patch moves onto the kernels.
 
 Parameters are float32 and torch.autocast rounds them to bfloat16 where they are multiplied. Experts are not balanced: there is no
 auxiliary loss.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A program that trains a model to continue text: what train_llama.py, train_mixtral.py and train_qwen3_moe.py share."""
+"""The training program for next-token models that train_llama.py, train_mixtral.py and train_qwen3_moe.py share."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The operations that a transformer spends its time in, from hipkittens or from PyTorch, with one signature each.
+"""The main operations of a transformer, from hipkittens or from PyTorch, with one signature each.
 
-A model asks an `Operators` for them, so that what it computes does not depend on who computes it. Operands are bfloat16;
+A model calls them through an `Operators` object, so that its computation is the same for either provider. Operands are bfloat16;
 weights of norms are float32.
 """
 

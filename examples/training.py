@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The loop that the training programs share: arguments, processes, steps, validation, checkpoints.
 
-A run is a folder: settings.json, tokenizer.json, losses.jsonl, checkpoints/, loss.png. With --resume it goes on after its
-last checkpoint, and every loss is to the bit what it would have been without the interruption.
+A run is a folder: settings.json, tokenizer.json, losses.jsonl, checkpoints/, loss.png. With --resume it continues after its
+last checkpoint, and every loss is bitwise equal to that of an uninterrupted run.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Any bytes as a pack of code objects: refused with a PackError, or readable. Runs under atheris.
+"""Fuzz target for the pack reader: any bytes are either refused with a PackError or readable as a pack. Runs under atheris.
 
-The first byte chooses how much of the damage is made good before the pack is read: a sha256 that fits lets a mutation
-reach what lies behind it. Bit 0: the index's. Bit 1: the rest is an index, and the stream is packed anew from zeros.
+The first byte selects how much of the corruption is repaired before the pack is read: with matching sha256 digests a mutation
+reaches the code after the digest checks. Bit 0: repair the index's digest. Bit 1: the rest is an index, and the stream is packed
+anew from zeros.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Writes the inputs that a fuzz target starts from beside its corpus: python fuzz/seeds.py TARGET FOLDER
+"""Writes the seed inputs of a fuzz target, which it starts from in addition to its corpus: python fuzz/seeds.py TARGET FOLDER
 
-Small kernels of every family of instructions, assembled here, and the smallest kernels of the packs, as far as there are
-an assembler (the ziglang wheel) and packs.
+The seeds are small kernels of every instruction family, assembled here, and the smallest kernels of the packs; each kind only if the
+assembler (the ziglang wheel) or the packs are available.
 """
 
 from __future__ import annotations

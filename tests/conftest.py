@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What keeps the memory of a process small that runs thousands of tests."""
+"""Fixtures that keep memory small in a process that runs thousands of tests."""
 
 import ctypes
 import gc

@@ -1,4 +1,4 @@
-"""Device code for tests: HIP C++ or assembly text to a code object, with the pinned device compiler."""
+"""Device code for tests: compiles HIP C++ or assembly text to a code object with the pinned device compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Host C++ for tests: sources of csrc and tests to a program or a library, with the machine's compiler."""
+"""Host C++ for tests: builds sources from csrc and tests into a program or a library with the machine's compiler."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Programs that tests/test_hub_kernels.py runs with `kernels`, and with Transformers 5, in processes of their own: NAME REPOSITORY."""
+"""Programs that tests/test_hub_kernels.py runs in separate processes with `kernels` and with Transformers 5: NAME REPOSITORY."""
 
 import importlib.util
 import shutil

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Offload bundles as clang writes them, for tests of what reads them."""
+"""Offload bundles as clang writes them, for tests of their readers."""
 
 import ctypes
 import struct

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Python threads that begin together."""
+"""Python threads that start simultaneously."""
 
 import threading
 

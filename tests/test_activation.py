@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.activation as a PyTorch user meets it; what it shares with gated_activation is tested there."""
+"""hipkittens.activation through the public API; code shared with gated_activation is tested in that operation's tests."""
 
 import math
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""docs/adding_an_operation.md: what it shows is the code, and its steps are all that a new operation takes."""
+"""docs/adding_an_operation.md: the code it shows is the package's code, and its steps suffice to add an operation."""
 
 import inspect
 import json

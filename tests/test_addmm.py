@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.addmm_: products that are added to float32 sums."""
+"""hipkittens.addmm_: matrix products accumulated into float32 tensors."""
 
 import pytest
 import torch

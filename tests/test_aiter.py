@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.aiter: each name of AITER beside its definition, with results where the caller wants them."""
+"""hipkittens.aiter: each AITER function compared with its definition, with results written to tensors that the caller passes."""
 
 import ast
 import importlib

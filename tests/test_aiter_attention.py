@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.aiter's attention to caches beside float64: prefixes and new tokens."""
+"""hipkittens.aiter's attention over caches compared with float64: prefixes and new tokens."""
 
 import pytest
 import torch

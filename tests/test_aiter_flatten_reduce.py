@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.aiter's quantisations of flattened rows and of sums of parts: codes and scales of the rows that they stand for."""
+"""hipkittens.aiter's quantization of flattened rows and of reduced parts: quantized values and scales of the rows they represent."""
 
 import pytest
 import torch

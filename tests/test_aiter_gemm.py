@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.aiter's products beside float64 products of what their codes and scales mean."""
+"""hipkittens.aiter's GEMMs compared with float64 products of the dequantized operands."""
 
 import contextlib
 import inspect

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.aiter's lean and POD attention beside float64: ragged batches, tables of each head, prompts beside tokens."""
+"""hipkittens.aiter's lean and POD attention compared with float64: ragged batches, one block table per head, prompts together with single
+tokens.
+"""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.aiter's products of experts with MXFP4 weights beside float64 products of what their codes and scales mean."""
+"""hipkittens.aiter's expert GEMMs with MXFP4 weights compared with float64 products of the dequantized operands."""
 
 import inspect
 from types import SimpleNamespace

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.aiter's norms and rotations that write caches: values in float64, bytes equal to those of the parts."""
+"""hipkittens.aiter's norms and rotations that write caches: values compared with float64, bytes with those of the separate operations."""
 
 import inspect
 

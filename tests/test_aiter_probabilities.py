@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.aiter's samplers of probabilities: what is drawn, and how often, beside the definition."""
+"""hipkittens.aiter's samplers of probabilities: which columns are drawn, and how often, compared with the definition."""
 
 import pytest
 import torch

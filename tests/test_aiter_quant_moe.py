@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.aiter's quantisation of experts' weights: equal to the formulas of float32 steps, along every dimension."""
+"""hipkittens.aiter's quantization of expert weights: equal to the formulas in float32 steps, along every dimension."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.aiter's MX codes with scales in the order of sorted tokens: every byte, at the address that AITER's kernels compute."""
+"""hipkittens.aiter's MX quantization with scales in the order of sorted tokens: every byte, at the address that AITER's kernels compute."""
 
 import inspect
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.aiter's rotations that join heads and write caches: equal to their parts, with results where the caller wants them."""
+"""hipkittens.aiter's rotations that concatenate heads and write caches: equal to the separate operations, with results written to tensors
+that the caller passes.
+"""
 
 import inspect
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The arrows of csrc/README.md, and other habits of the sources that a reader relies on."""
+"""The include rules of csrc/README.md, and other conventions of the sources that a reader relies on."""
 
 import ast
 import graphlib

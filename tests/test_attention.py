@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.attention from PyTorch, and beside PyTorch's own attention against float64."""
+"""hipkittens.attention from PyTorch, compared with float64, next to PyTorch's own attention."""
 
 import itertools
 import os

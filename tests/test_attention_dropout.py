@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Dropout in attention: the mask itself, what it does to results and gradients, and its place in PyTorch."""
+"""Dropout in attention: the mask itself, its effect on results and gradients, and its integration with PyTorch."""
 
 import itertools
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.attention with few queries and many keys: the keys are split, and the result is as accurate and as reproducible."""
+"""hipkittens.attention with few queries and many keys: the keys are split, and the result is as accurate and as reproducible as without."""
 
 import pytest
 import torch

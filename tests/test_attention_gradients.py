@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The gradients of hipkittens.attention beside PyTorch's own against float64, and their place in PyTorch."""
+"""The gradients of hipkittens.attention compared with float64, next to PyTorch's own, and their integration with PyTorch."""
 
 import itertools
 import os

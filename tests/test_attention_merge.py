@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""attention_merge: the join of two results beside float64, rows without keys, and what is refused."""
+"""attention_merge: two results merged, compared with float64; rows without keys; refused arguments."""
 
 import pytest
 import torch

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""attention_mla: beside float64, over page sizes, heads, tokens and splits; what is loaded and what is never read; what is refused."""
+"""attention_mla compared with float64 over page sizes, heads, tokens and splits; which memory is loaded and which is never read; refused
+arguments.
+"""
 
 import dataclasses
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""attention_mla_sparse: beside float64, over lists with holes, page sizes, heads and splits; what is never read; what is refused."""
+"""attention_mla_sparse compared with float64 over lists with holes, page sizes, heads and splits; which memory is never read; refused
+arguments.
+"""
 
 import dataclasses
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""attention_paged: beside float64, over layouts, page sizes, groups, masks and edits of scores; what is never read; what is refused."""
+"""attention_paged compared with float64 over layouts, page sizes, groups, masks and score modifications; which memory is never read; refused
+arguments.
+"""
 
 import dataclasses
 

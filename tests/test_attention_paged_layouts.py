@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""attention_paged with caches whose keys have groups of 16 bytes of features, and whose values stand by feature: vLLM's and AITER's."""
+"""attention_paged with vLLM's and AITER's cache layouts: keys in groups of 16 bytes of features, and values stored feature by feature."""
 
 import dataclasses
 

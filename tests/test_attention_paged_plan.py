@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""attention_paged with splits that are equal shares of all sequences' keys."""
+"""attention_paged with a plan, which divides all sequences' keys into equal splits."""
 
 import itertools
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.attention_quantized beside float64: of the same codes, and of what was quantised."""
+"""hipkittens.attention_quantized compared with float64, both of the same quantized values and of the original operands."""
 
 import math
 

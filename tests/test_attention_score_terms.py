@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Sinks, softcap, ALiBi and a head size of V's own in hipkittens.attention and attention_varlen, with their gradients."""
+"""Sinks, softcap, ALiBi and a separate head size for V in hipkittens.attention and attention_varlen, with their gradients."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.attention_varlen: packed sequences give, bit for bit, what each sequence gives by itself."""
+"""hipkittens.attention_varlen: packed sequences give, bit for bit, the results of each sequence alone."""
 
 import itertools
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Bad inputs, and the message each gets before anything is launched. docs/bad_inputs.md lists the same table."""
+"""Invalid inputs, and the message each gets before anything is launched. docs/bad_inputs.md lists the same table."""
 
 import os
 import subprocess

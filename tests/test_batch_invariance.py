@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Results that have the same bits alone and among others, in the matrix cores' own arithmetic and with all checkers."""
+"""Results that have the same bits alone and in a batch, in the matrix cores' own arithmetic and with all checkers."""
 
 import threading
 

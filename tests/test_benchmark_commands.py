@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Every program of benchmarks/ starts as its own text says: the command at its shortest, with nothing but what makes it short."""
+"""Every program of benchmarks/ starts as its own text says: the documented command, with only those options added that make it short."""
 
 import os
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""tools/build_progress.py: what it makes of pip's lines."""
+"""tools/build_progress.py: how it translates pip's output lines."""
 
 import io
 import subprocess

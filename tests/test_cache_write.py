@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.cache_write and mla_cache_write: every byte of the caches, by the offsets that vLLM and AITER publish."""
+"""hipkittens.cache_write and mla_cache_write: every byte of the caches, at the offsets that vLLM and AITER publish."""
 
 import ctypes
 import math

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""cache_write with scales that are written, indexer_cache_write, and AITER's names of them: codes and scales those of quantize, every byte."""
+"""cache_write with scale outputs, indexer_cache_write, and AITER's functions for them: every byte of quantized values and scales equals
+that of quantize.
+"""
 
 import itertools
 

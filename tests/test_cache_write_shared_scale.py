@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""cache_write with scales that slots share, and AITER's names of it: every code and scale, by a loop over groups."""
+"""cache_write with scales shared by several slots, and AITER's function for it: every quantized value and scale, from a loop over groups."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The short way to an operator beside the dispatcher's, and checks that run once for each problem."""
+"""The fast path of an operator call next to the dispatcher's, and checks that run once per problem."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.causal_conv1d and causal_conv1d_update as a PyTorch user meets them."""
+"""hipkittens.causal_conv1d and causal_conv1d_update through the public API."""
 
 import math
 from itertools import pairwise

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""causal_conv1d and causal_conv1d_update with split: the parts of the result without one, dense, from one launch."""
+"""causal_conv1d and causal_conv1d_update with split: the parts of the unsplit result, each contiguous, from one launch."""
 
 import pytest
 import torch

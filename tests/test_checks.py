@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The checkers as Python sees them: simulate(checks=...), the pytest fixture, and `hipkittens sim check`."""
+"""The checkers from Python: simulate(checks=...), the pytest fixture, and `hipkittens sim check`."""
 
 import json
 import os

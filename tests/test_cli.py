@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The command line: what it prints, as JSON and as text, and its exit codes."""
+"""The command line: its output, as JSON and as text, and its exit codes."""
 
 import dataclasses
 import json

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""torch.compile, forward and backward: one graph for all lengths, and eager's results.
+"""torch.compile, forward and backward: one graph for all lengths, with eager's results.
 
-Under inductor, torch's default backend, the C++ compiler takes most of the time: one case of it runs by default. Sizes stay
-below 4096 elements, where inductor itself begins anew.
+Under inductor, torch's default backend, the C++ compiler takes most of the time: only one case of it runs by default. Sizes stay
+below 4096 elements, the size from which inductor itself compiles anew.
 """
 
 import pytest

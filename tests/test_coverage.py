@@ -1,4 +1,4 @@
-"""`hipkittens sim coverage`: counts of a known code object, of folders and zip files, and what is refused."""
+"""`hipkittens sim coverage`: counts for a known code object, for folders and zip files, and refused inputs."""
 
 import io
 import json

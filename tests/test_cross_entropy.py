@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.cross_entropy and linear_cross_entropy as a PyTorch user meets them."""
+"""hipkittens.cross_entropy and linear_cross_entropy through the public API."""
 
 import math
 from functools import partial

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Delta rules on tensors whose elements lie further apart than 32-bit offsets reach, of which only what they hold is ever touched: the same
-bits as of the same elements side by side."""
+"""Delta rules on tensors whose elements are further apart than 32-bit offsets reach; only the elements themselves are ever touched. The
+results have the same bits as for contiguous tensors."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Weights of experts further apart than 32 bits of an offset reach: of grouped_matmul in every format, and of moe."""
+"""Expert weights further apart than a 32-bit offset reaches: in grouped_matmul with every format, and in moe."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens doctor: good machines, and each kind of wrong installation with what it is told."""
+"""hipkittens doctor: working machines, and each kind of broken installation with the advice printed for it."""
 
 import dataclasses
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The documentation: the site builds with no broken link, and what its pages tell the reader to run runs."""
+"""The documentation: the site builds without broken links, and the commands that its pages show run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Many launches, modules, contexts and findings: no memory, file descriptor or thread is lost on the way."""
+"""Many launches, modules, contexts and findings: no memory, file descriptor or thread leaks."""
 
 import gc
 import os

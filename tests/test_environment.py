@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The environment variables: each is declared once, wrong values and names are told, and the logger listens to one."""
+"""The environment variables: each is declared once, wrong values and names are reported, and the logger obeys one of them."""
 
 import os
 import re

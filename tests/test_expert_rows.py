@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""expert_gather and expert_combine: rows to experts and back, their gradients, and what is refused."""
+"""expert_gather and expert_combine: rows to experts and back, their gradients, and refused arguments."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.expert_sort as a PyTorch user meets it: every layout is a stable sort of the ids."""
+"""hipkittens.expert_sort through the public API: every layout is a stable sort of the ids."""
 
 import pytest
 import torch

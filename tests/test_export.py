@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""torch.export and AOTInductor of a block of a decoder made of our functions: the same bits as eager."""
+"""torch.export and AOTInductor of a decoder block made of our functions: the same bits as eager."""
 
 import pytest
 import torch

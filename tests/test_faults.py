@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What goes wrong inside a launch stays there: memory that runs out, faults in the middle of a grid, demands too large."""
+"""Failures inside a launch are contained: exhausted memory, faults in the middle of a grid, excessive resource requests."""
 
 import ctypes
 import re

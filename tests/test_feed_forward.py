@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Linear layers whose activation or gate is part of the product, and the block that is made of them."""
+"""Linear layers with a fused activation or gate, and the feed-forward block built from them."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.fla beside the rules themselves (tests/test_gated_delta_rule.py): vectors of length 1, and indices of packed sequences."""
+"""hipkittens.fla compared with the rules themselves (tests/test_gated_delta_rule.py): vectors of length 1, indices of packed sequences."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.flash_attn beside what flash-attn 2 publishes, and beside float64."""
+"""hipkittens.flash_attn compared with flash-attn 2's published interface, and with float64."""
 
 import inspect
 import itertools

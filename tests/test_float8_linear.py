@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.float8_linear beside the same recipe in float64, for outputs and every gradient, and beside torchao's emulation."""
+"""hipkittens.float8_linear compared with the same recipe in float64, for outputs and every gradient, and with torchao's emulation."""
 
 import copy
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""tools/foreign_programs.py: what it counts of a run, and that the page is what its recorded results make."""
+"""tools/foreign_programs.py: what it counts in a run, and that the page is generated from its recorded results."""
 
 import importlib
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""torch.func over every operation: grad, vjp and vmap beside plain autograd and a loop; jvp is refused by name."""
+"""torch.func over every operation: grad, vjp and vmap compared with plain autograd and a loop; jvp is refused by name."""
 
 import functools
 import warnings

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Every input that fuzzing kept, and every one that once crashed something, through the fuzz targets again."""
+"""Every input that fuzzing kept, and every one that once caused a crash, through the fuzz targets again."""
 
 import importlib.util
 import shutil

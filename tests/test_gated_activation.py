@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.gated_activation as a PyTorch user meets it."""
+"""hipkittens.gated_activation through the public API."""
 
 import math
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.gated_activation_quantize: the bits of its two halves, one after the other."""
+"""hipkittens.gated_activation_quantize: bitwise equal to gated_activation followed by quantize."""
 
 import math
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.nn.SwiGLU and GeGLU, and patched blocks with gate_up_proj: their gate is part of the first product, unless something
-else is to be called with the projection."""
+"""hipkittens.nn.SwiGLU and GeGLU, and patched blocks with gate_up_proj: their gate is fused into the first product, unless something
+else has to be called with the projection."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""gated_delta_rule and gated_delta_step beside a float64 recurrence, their gradients, states, packed sequences and refusals."""
+"""gated_delta_rule and gated_delta_step compared with a float64 recurrence: gradients, states, packed sequences, refused arguments."""
 
 import itertools
 

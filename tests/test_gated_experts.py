@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Products of groups of rows whose columns gate each other in one launch: the first layer of experts."""
+"""Grouped products with a fused gate in one launch, as in the first layer of experts."""
 
 import pytest
 import torch

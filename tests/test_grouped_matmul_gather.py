@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""grouped_matmul that gathers the rows of a by entries of expert_sort: the bits of a product of rows gathered before it."""
+"""grouped_matmul that gathers the rows of a by entries of expert_sort: bitwise equal to a product of rows gathered beforehand."""
 
 import itertools
 

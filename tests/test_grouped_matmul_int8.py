@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.grouped_matmul of int8: exact sums, scales of rows and tensors, every tile, and what is refused."""
+"""hipkittens.grouped_matmul of int8: exact sums, scales per row and per tensor, every tile, refused arguments."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.grouped_matmul with e8m0 scales of 32 of K: MXFP8, MXFP4, and MXFP4 weights of wider rows."""
+"""hipkittens.grouped_matmul with e8m0 scales of 32 of K: MXFP8, MXFP4, and MXFP4 weights with wider activations."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.grouped_matmul of 8-bit floats with float32 scales of rows, of tensors, and of blocks of 128."""
+"""hipkittens.grouped_matmul of 8-bit floats with float32 scales per row, per tensor, and per block of 128."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.concat_heads and split_heads as a PyTorch user meets them."""
+"""hipkittens.concat_heads and split_heads through the public API."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Loops found in instructions and their execution counts."""
+"""Loops detected from instructions and their execution counts."""
 
 import pytest
 

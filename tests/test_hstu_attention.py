@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.hstu_attention beside float64: each mask alone and all together, sequences of every length, gradients."""
+"""hipkittens.hstu_attention compared with float64: each mask alone and all together, sequences of every length, gradients."""
 
 import itertools
 

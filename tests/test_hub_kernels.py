@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """tools/hub_kernels.py: the repository it builds, and Hugging Face's own `kernels` and Transformers 5 on it, on CPU tensors.
 
-`./run test` installs both into a folder of their own, .venv/hub_packages, since they need another huggingface_hub than the Transformers 4
-that the other tests are for. Nothing here opens a network.
+`./run test` installs both into a separate folder, .venv/hub_packages, since they need another huggingface_hub than the Transformers 4
+that the other tests use. Nothing here accesses a network.
 """
 
 import ast

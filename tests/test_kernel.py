@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.kernel: kernels that users bring along."""
+"""hipkittens.kernel: user-supplied kernels."""
 
 from __future__ import annotations
 

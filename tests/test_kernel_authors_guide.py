@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""docs/kernel_authors.md: what it tells the reader to do, done in an empty folder."""
+"""docs/kernel_authors.md: its instructions to the reader, carried out in an empty folder."""
 
 from __future__ import annotations
 

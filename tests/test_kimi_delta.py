@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""kimi_delta_attention and kimi_delta_step beside a float64 recurrence, gated_delta_step, and themselves in other pieces."""
+"""kimi_delta_attention and kimi_delta_step compared with a float64 recurrence, with gated_delta_step, and with themselves on sequences cut
+into other pieces.
+"""
 
 import itertools
 import math

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.layers: pure classes whose forward, in another module's place, does what that module's did."""
+"""hipkittens.layers: pure classes whose forward, substituted into another module, gives that module's results."""
 
 import inspect
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.load, and what graphs ask for: a call of loaded kernels does nothing but launch."""
+"""hipkittens.load, as graph capture requires it: a call of loaded kernels does nothing but launch."""
 
 import subprocess
 import sys

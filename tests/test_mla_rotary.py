@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.mla_rotary and rotary_cache_write: equal to their parts bit for bit, in one launch; gradients; caches; 8-bit queries."""
+"""hipkittens.mla_rotary and rotary_cache_write: bitwise equal to the separate operations, in one launch; gradients, caches, 8-bit queries."""
 
 import pytest
 import torch

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """A tiny Llama and a tiny BERT, trained in bfloat16 by PyTorch and by this package's operators.
 
-Both go the same way but for rounding. How far rounding leads apart is measured: PyTorch trains each model in several
-orders of operations, and ours may be no further from PyTorch's runs than twice what those are from each other.
+Both trainings differ only by rounding. How far rounding makes runs diverge is measured: PyTorch trains each model with several
+orders of operations, and ours may be no further from PyTorch's runs than twice the distance of those from each other.
 """
 
 import contextlib

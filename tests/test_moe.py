@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""moe: a mixture of experts' layer beside float64 and PyTorch, its gradients, and what is refused."""
+"""moe: a mixture-of-experts layer compared with float64 and PyTorch, its gradients, and refused arguments."""
 
 import pytest
 import torch

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""moe with int8 weights and rows: beside float64 of what is dequantised, with factors of columns (SmoothQuant), and what is refused."""
+"""moe with int8 weights and activations: compared with float64 of the dequantized operands, with per-column factors (SmoothQuant), and
+refused arguments.
+"""
 
 import pytest
 import torch

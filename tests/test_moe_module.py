@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.nn.MoE beside a module of PyTorch with the same parameters: results, all gradients, what is refused."""
+"""hipkittens.nn.MoE compared with a PyTorch module with the same parameters: results, all gradients, refused arguments."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""moe with weights in MX formats: beside float64 of what is dequantised, and what is refused."""
+"""moe with weights in MX formats: compared with float64 of the dequantized operands, and refused arguments."""
 
 import pytest
 import torch

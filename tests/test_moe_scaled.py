@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""moe with 8-bit weights: beside float64 of what is dequantised, and what is refused."""
+"""moe with 8-bit weights: compared with float64 of the dequantized operands, and refused arguments."""
 
 import pytest
 import torch

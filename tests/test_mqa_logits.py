@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""mqa_logits and mqa_logits_paged: beside float64, over heads, ranges, lengths and pages; what is never read; what is refused."""
+"""mqa_logits and mqa_logits_paged compared with float64 over heads, ranges, lengths and pages; memory that is never read; refused arguments."""
 
 import dataclasses
 import itertools

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.mul_add as a PyTorch user meets it."""
+"""hipkittens.mul_add through the public API."""
 
 import math
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Small mistakes in the shipped kernels are noticed: benchmarks/mutation.py on a few of them, and all of it under -m slow."""
+"""Small mutations of the shipped kernels are detected: benchmarks/mutation.py on a few of them, and all of it under -m slow."""
 
 import mutation
 import mutation_run

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the replay of a recorded run says of a wait or a barrier: small programs and what their waves did."""
+"""What the replay of a recorded run concludes about a wait or a barrier: small programs and the recorded events of their waves."""
 
 import struct
 from types import SimpleNamespace

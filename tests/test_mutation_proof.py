@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Proofs that an s_nop waits for nothing ask for as many states as the tables of the manual do."""
+"""Proofs that an s_nop is not needed require as many wait states as the manual's tables do."""
 
 from types import SimpleNamespace
 

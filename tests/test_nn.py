@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.nn beside torch.nn: the same parameters, results and gradients."""
+"""hipkittens.nn compared with torch.nn: the same parameters, results and gradients."""
 
 import inspect
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What layer_norm and rms_norm may have around them: gates, padding, Gemma's weight, where they round."""
+"""Options of layer_norm and rms_norm: gates, padding, Gemma's weight, rounding points."""
 
 import itertools
 import math

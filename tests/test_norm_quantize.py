@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.norm_quantize: the codes of the float32 norm to the bit."""
+"""hipkittens.norm_quantize: bitwise equal to quantizing the float32 norm."""
 
 import itertools
 import math

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is known of an operation stands in its record, hipkittens/operations, and nowhere else."""
+"""Everything the package declares about an operation is in its record, hipkittens/operations, and nowhere else."""
 
 import ast
 import fnmatch

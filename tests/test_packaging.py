@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is installed: the packs of code objects, the shared libraries, and what importing does."""
+"""What is installed: the packs of code objects, the shared libraries, and the effects of importing."""
 
 import fnmatch
 import hashlib

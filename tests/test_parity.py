@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Every operation and its gradients beside PyTorch's own, against float64: the cases of benchmarks/parity.py.
+"""Every operation and its gradients against float64, next to PyTorch's own: the cases of benchmarks/parity.py.
 
-The default run takes the covering arrays. `-m slow` adds the same in `exact` arithmetic, which rounds sums as the matrix cores do,
-and random cases; it prints their seed, and HIPKITTENS_TEST_SEED repeats them. A case that misses the bar is kept as JSON in pytest's temporary directory; copied into tests/regressions,
-it runs every time.
+The default run uses the covering arrays. `-m slow` adds the same in `exact` arithmetic, which rounds sums as the matrix cores do,
+and random cases; it prints their seed, and HIPKITTENS_TEST_SEED repeats them. A case that exceeds the error bound is kept as JSON in
+pytest's temporary directory; copied into tests/regressions, it runs every time.
 """
 
 import dataclasses

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Every kernel that ships runs with every checker on, in a process of its own that has loaded none before.
+"""Every shipped kernel runs with every checker on, in a separate process that has loaded no kernel before.
 
 The default run leaves kernels of LISTED to tests/test_resources.py, which runs them with every checker on as well.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.patch on modules of torch.nn and of nobody: what is replaced, what is left and why, and the way back."""
+"""hipkittens.patch on modules of torch.nn and on unknown modules: what is replaced, what is left and why, and unpatch."""
 
 import copy
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""docs/performance.md is what its rows say, and the rows say what they were made from."""
+"""docs/performance.md matches its rows, and the rows record what they were made from."""
 
 import dataclasses
 import importlib.util

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.preshuffle, and products of weights in panels: the bits of those of the same weights in rows."""
+"""hipkittens.preshuffle, and products with preshuffled weights (panel layout): bitwise equal to those of the same weights in rows."""
 
 import pytest
 import torch

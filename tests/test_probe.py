@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`hipkittens probe`: every fact holds in the simulator, what does not hold is seen, and what a file to send back has in it."""
+"""`hipkittens probe`: every fact holds in the simulator, violations are detected, and what a file to send back contains."""
 
 import base64
 import dataclasses

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens in processes as programs make them: forked, spawned, interrupted, ended in the middle of something."""
+"""hipkittens in processes as programs make them: forked, spawned, interrupted, terminated in the middle of something."""
 
 import contextlib
 import copy

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.qkv_rotary: equal to its parts bit for bit; with norms within 2 ulps of float64; gradients; caches."""
+"""hipkittens.qkv_rotary: bitwise equal to the separate operations; with norms within 2 ulps of float64; gradients; caches."""
 
 import math
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.quantize: codes and scales equal to the bit to a reference made of integers and float32 steps."""
+"""hipkittens.quantize: quantized values and scales bitwise equal to a reference made of integers and float32 steps."""
 
 import itertools
 import math

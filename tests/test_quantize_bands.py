@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Scales in bands of rows that begin with each group: those that quantisation writes, and those that are brought there."""
+"""Scales in bands of rows, with a new band at the start of each group: written by quantization, or rearranged into bands afterwards."""
 
 import math
 

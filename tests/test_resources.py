@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What the kernels look like inside: every one of them is run once, and held to what it may take and do.
+"""Resource use of the kernels: every one of them is run once, and checked against its limits.
 
-The default run does that with the kernels of LISTED, which something is asked of, with every checker on. The others run in
-tests/test_parity_kernels.py, by the same problems; `-m slow` makes rows of them all.
+The default run does that with the kernels of LISTED, which have specific requirements, with every checker on. The others run in
+tests/test_parity_kernels.py, on the same problems; `-m slow` makes rows of them all.
 """
 
 import ctypes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Every way to say how far tokens are turned: styles, widths, sides, tables, positions, grids, in place; forward and backward."""
+"""Every way to specify the rotation of tokens: styles, widths, sides, tables, positions, grids, in place; forward and backward."""
 
 import itertools
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.rotary of sequences packed one behind the other, told apart by cu_seqlens."""
+"""hipkittens.rotary of packed sequences, delimited by cu_seqlens."""
 
 import pytest
 import torch

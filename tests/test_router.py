@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.router as a PyTorch user meets it: ids must be exact, weights a composition of PyTorch's in float64."""
+"""hipkittens.router through the public API: ids must be exact, weights match a float64 composition of PyTorch operations."""
 
 import itertools
 import math

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.router_top1: a product of float32 and the router of one expert."""
+"""hipkittens.router_top1: a float32 product followed by routing to one expert."""
 
 import math
 

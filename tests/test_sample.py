@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.sample as a PyTorch user meets it."""
+"""hipkittens.sample through the public API."""
 
 import math
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.scaled_matmul: products of codes beside float64."""
+"""hipkittens.scaled_matmul: products of quantized operands compared with float64."""
 
 import itertools
 

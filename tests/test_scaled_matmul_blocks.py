@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.scaled_matmul with float32 scales of blocks: 1 or 128 rows by 128 of K."""
+"""hipkittens.scaled_matmul with float32 block scales: 1 or 128 rows by 128 of K."""
 
 import pytest
 import torch

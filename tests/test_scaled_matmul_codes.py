@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""scaled_matmul with results in 8-bit floats of the target: every tile, tails, the scale of the result, and what is refused."""
+"""scaled_matmul with results in the target's 8-bit floats: every tile, tails, the scale of the result, and refused arguments."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""tools/slow_tests.py: what it keeps of a run, and that the page has every file."""
+"""tools/slow_tests.py: what it records of a run, and that the page lists every file."""
 
 import importlib.util
 import subprocess

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.softmax as a PyTorch user meets it."""
+"""hipkittens.softmax through the public API."""
 
 import math
 

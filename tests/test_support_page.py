@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""docs/support.md says what the packs hold and what the operations answer."""
+"""docs/support.md agrees with the contents of the packs and with the operations' own answers."""
 
 import subprocess
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.supported says what the call itself would say."""
+"""hipkittens.supported gives the same answer as the call itself."""
 
 import importlib
 import inspect

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Several Python threads that launch at once: right results, settings as documented, one error to one thread."""
+"""Several Python threads that launch at once: right results, settings as documented, errors confined to their thread."""
 
 import ctypes
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.topk as a PyTorch user meets it: positions and bits must be those of a stable sort."""
+"""hipkittens.topk through the public API: positions and bits must be those of a stable sort."""
 
 import itertools
 import math

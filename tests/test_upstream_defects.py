@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The defects of the kernels this project began from, each with a check that a kernel with the defect would fail.
 
-Where the defect is one of arithmetic, PyTorch computes it too (`defect=...`), to show that the check sees it.
+Where the defect is arithmetic, PyTorch computes it too (`defect=...`), to show that the check detects it.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Files that the worker processes of a test run make once, by whichever of them needs them first."""
+"""Files shared by the worker processes of a test run, each created once by the first worker that needs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reader of code objects, against what the compiler was told to put into them."""
+"""The code object reader, compared with what the compiler was told to emit."""
 
 import json
 import re

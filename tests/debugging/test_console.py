@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`hipkittens sim debug`: the session that docs/debugger.md shows, and the same by JSON."""
+"""`hipkittens sim debug`: the session shown in docs/debugger.md, and the same session as JSON."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The Debug Adapter Protocol: requests of dap-python's client, and every answer held against dap-types, the protocol's schema."""
+"""The Debug Adapter Protocol: requests from dap-python's client, with every response validated against dap-types, the protocol's schema."""
 
 from __future__ import annotations
 

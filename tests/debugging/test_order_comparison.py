@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A launch that is held against itself under another order of waves."""
+"""A launch compared with itself under another wave order."""
 
 from __future__ import annotations
 

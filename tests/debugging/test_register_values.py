@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Bytes of registers as numbers and as matrices."""
+"""Register bytes shown as numbers and as matrices."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Two programs side by side, to the first launch that leaves different memory."""
+"""Two programs compared side by side, up to the first launch after which their memory differs."""
 
 from __future__ import annotations
 

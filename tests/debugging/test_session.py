@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A program whose launches stop, step and go on."""
+"""A debugging session: launches of a program stop, step and continue."""
 
 from __future__ import annotations
 

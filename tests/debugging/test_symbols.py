@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What DWARF says of a kernel's instructions, held against the listing that the compiler gives of them."""
+"""DWARF information about a kernel's instructions, compared with the compiler's listing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Checkpoints and the log: whole or not there, and every step once."""
+"""Checkpoints and the log: complete or absent, and every step once."""
 
 import json
 import os

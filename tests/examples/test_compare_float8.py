@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""compare_float8.py, and the figure that was made by it."""
+"""compare_float8.py, and the figure made by it."""
 
 import json
 

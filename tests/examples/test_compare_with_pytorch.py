@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""compare_with_pytorch.py, and the figures that were made by it."""
+"""compare_with_pytorch.py, and the figures made by it."""
 
 import json
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Batches are a function of the step, use every sample once an epoch, and never the text that is held out."""
+"""Batches are a function of the step, use every sample once per epoch, and never contain held-out text."""
 
 import corpus
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""expert_parallel.py: processes with a part of the experts each train the layer that is whole."""
+"""expert_parallel.py: processes with a part of the experts each train the same layer as one process with all of them."""
 
 import re
 import subprocess

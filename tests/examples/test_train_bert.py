@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""train_bert.py: it learns, its sequences do not see each other, and dropout goes on where it was interrupted."""
+"""train_bert.py: it learns, its sequences do not see each other, and dropout resumes correctly after an interruption."""
 
 import dataclasses
 

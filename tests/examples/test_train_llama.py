@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""train_llama.py: it learns, and neither a killed process nor another number of processes changes what it learns."""
+"""train_llama.py: it learns, and neither a killed process nor another number of processes changes the losses."""
 
 import os
 import signal

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""train_mixtral.py, train_qwen3_moe.py and train_qwen3_next.py: they learn as PyTorch does, on hipkittens' experts, and go on where they were cut."""
+"""train_mixtral.py, train_qwen3_moe.py and train_qwen3_next.py: they learn as PyTorch does, use hipkittens' experts, and resume
+after an interruption.
+"""
 
 import json
 

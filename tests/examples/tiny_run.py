@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A run of the examples that takes a second or two, and what its log says."""
+"""A run of the examples that takes a second or two, and the contents of its log."""
 
 import json
 import random

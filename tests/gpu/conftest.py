@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What "cuda" devices, streams, graphs and ranks are to PyTorch, on GPUs that are there: those of NVIDIA, whose kernels the simulator runs.
+"""Devices of type "cuda", and streams, graphs and ranks as PyTorch sees them, on real GPUs: NVIDIA GPUs, with the simulator running the kernels.
 
     [HIPKITTENS_ARCH=gfx950] python -m pytest tests/gpu
 

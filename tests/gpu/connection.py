@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""NVIDIA GPUs in the place of AMD's: builds hip_on_cuda.cu, and makes hipkittens take this process's "cuda" devices for its own."""
+"""Uses NVIDIA GPUs in place of AMD's: builds hip_on_cuda.cu, and makes hipkittens treat this process's "cuda" devices as its own."""
 
 import ctypes
 import functools

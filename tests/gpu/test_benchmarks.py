@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What `bench` runs on a GPU: every operation's problem, PyTorch's beside it, and the measurement by events."""
+"""`bench` on a GPU: every operation's problem, the PyTorch counterpart, and timing by events."""
 
 import re
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Commands and training scripts as people start them, in processes of their own."""
+"""Commands and training scripts as users start them, each in its own process."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Every operation on tensors of a GPU: results and gradients, devices, autocast, modules, compiled graphs."""
+"""Every operation on GPU tensors: results and gradients, devices, autocast, modules, compiled graphs."""
 
 import pytest
 import torch

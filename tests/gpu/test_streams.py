@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Launches on streams that are not the default one, beside what else is on them; launches of several threads."""
+"""Launches on non-default streams, alongside other work on them, and launches from several threads."""
 
 import threading
 

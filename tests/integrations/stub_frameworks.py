@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""As much of other frameworks' published interfaces as the integrations use, with the names and meanings they have there.
+"""Stubs of other frameworks' published interfaces, as far as the integrations use them, with the frameworks' own names and semantics.
 
 Megatron Core   https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/transformer/dot_product_attention.py
 TorchTitan      https://github.com/pytorch/torchtitan/blob/main/torchtitan/overrides/README.md

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""DeepGEMM's names: what hipkittens' logits of an indexer give, and what is refused."""
+"""DeepGEMM's function names: results equal hipkittens' indexer logits; unsupported arguments are refused."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""FlashMLA's names: what hipkittens.attention_mla gives, in FlashMLA's shapes; what is refused."""
+"""FlashMLA's function names: results equal those of hipkittens.attention_mla, in FlashMLA's shapes; unsupported arguments are refused."""
 
 import pytest
 import torch

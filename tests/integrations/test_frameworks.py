@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Megatron Core, TorchTitan, vLLM and SGLang, by stubs of what they publish: for the default run none of them is installed.
+"""Megatron Core, TorchTitan, vLLM and SGLang, through stubs of their published interfaces, since the default run installs none of them.
 
-tests/oracles has test_megatron.py, test_torchtitan.py and test_vllm_*.py, which run the first three themselves."""
+tests/oracles has test_megatron.py, test_torchtitan.py and test_vllm_*.py, which run the first three frameworks themselves.
+"""
 
 import importlib
 import re

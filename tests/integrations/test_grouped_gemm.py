@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The package grouped_gemm as Megatron's experts call it, beside products of single experts in PyTorch."""
+"""The grouped_gemm package as Megatron's experts call it, compared with a PyTorch product per expert."""
 
 import importlib.util
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""torch.nn.functional.grouped_mm of unmodified programs, sent to hipkittens and back."""
+"""torch.nn.functional.grouped_mm in unmodified programs: routed to hipkittens, and back to PyTorch when switched off."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""torch._scaled_mm, F.scaled_mm and torch._int_mm under hipkittens.integrations.scaled_mm, and torchao's training with them."""
+"""torch._scaled_mm, F.scaled_mm and torch._int_mm under hipkittens.integrations.scaled_mm, and torchao training through them."""
 
 import warnings
 

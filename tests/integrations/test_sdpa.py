@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""torch.nn.functional.scaled_dot_product_attention of unmodified programs, sent to hipkittens and back."""
+"""torch.nn.functional.scaled_dot_product_attention in unmodified programs: routed to hipkittens, and back to PyTorch when switched off."""
 
 import logging
 import subprocess

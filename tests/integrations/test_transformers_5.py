@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Gated delta nets of Transformers 5, in a process of its own: this one has Transformers 4. `./run test` installs it for
-tests/test_hub_kernels.py."""
+"""Gated delta nets of Transformers 5, in a separate process, since this process has Transformers 4. `./run test` installs Transformers 5
+for tests/test_hub_kernels.py."""
 
 import os
 import subprocess

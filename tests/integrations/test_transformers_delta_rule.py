@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Qwen3-Next and Qwen3.5 of Transformers with their gated delta nets on hipkittens.gated_delta_rule: logits, gradients, generation,
-training. tests/integrations/test_transformers_5.py runs this file with Transformers 5, which has Qwen3.5."""
+training. tests/integrations/test_transformers_5.py runs this file with Transformers 5, which contains Qwen3.5."""
 
 import collections
 import copy

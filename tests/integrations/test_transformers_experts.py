@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Mixtures of experts of Transformers on hipkittens.moe: blocks and models beside eager, what is reported, and unpatch."""
+"""Mixture-of-experts models of Transformers on hipkittens.moe: blocks and models compared with eager, the patch report, and unpatch."""
 
 import copy
 import json

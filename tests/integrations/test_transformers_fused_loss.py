@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.patch(model, fused_loss=True): Transformers' losses without logits, beside its own."""
+"""hipkittens.patch(model, fused_loss=True): the losses without materialized logits, compared with Transformers' own."""
 
 import copy
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What attn_implementation="hipkittens" understands of masks, and what it refuses by name."""
+"""Masks with attn_implementation="hipkittens": which are supported, and which are refused by name."""
 
 import functools
 import logging

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tiny models of Transformers on the kernels: logits and all gradients beside eager PyTorch's, training, generation."""
+"""Tiny models of Transformers on the kernels: logits and all gradients compared with eager PyTorch, training, generation."""
 
 import pytest
 import tiny_models

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Continuous batching of Transformers 4.57 (`generate_batch`, a cache in pages) with attn_implementation="hipkittens": tokens are those that
-eager generates for each prompt alone.
+"""Continuous batching in Transformers 4.57 (`generate_batch`, a paged cache) with attn_implementation="hipkittens": the tokens are those
+that eager generates for each prompt alone.
 
-Transformers' interface needs three things for that, which the fixtures do in a program's place: on a CPU a number of bytes for the cache
-(4.57 takes None of them away from another number), rings of sliding windows that keep the newest keys (`rings`), and for DeepSeek-V3 a
-cache of the sizes of its keys and values.
+Transformers' interface needs three things for this, which the fixtures supply in the place of a program: on a CPU, a number of bytes for
+the cache (4.57 subtracts None from a number there); rings of sliding windows that keep the newest keys (`rings`); and for DeepSeek-V3 a
+cache whose sizes match its keys and values.
 """
 
 import pytest

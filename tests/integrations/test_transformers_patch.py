@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.patch on models of Transformers: configurations, files, copies, compilation, and Liger's words for it."""
+"""hipkittens.patch on models of Transformers: configurations, files, copies, compilation, and Liger's names for its options."""
 
 import copy
 import json

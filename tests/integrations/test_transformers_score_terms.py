@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Attention of Transformers with a softcap, with sinks and with a head size of V's own, beside eager; and greedy tokens."""
+"""Attention of Transformers with a softcap, with sinks and with a separate head size for V, compared with eager; and greedy tokens."""
 
 import copy
 

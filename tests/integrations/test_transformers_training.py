@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Small models of Transformers, trained with everything replaced, beside PyTorch's training and its noise."""
+"""Small models of Transformers trained with everything replaced, compared with PyTorch's training and its rounding noise."""
 
 import functools
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""torch.nn.attention.varlen.varlen_attn of unmodified programs, sent to hipkittens and back."""
+"""torch.nn.attention.varlen.varlen_attn in unmodified programs: routed to hipkittens, and back to PyTorch when switched off."""
 
 import inspect
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""vLLM's attention backend among stubs of its classes. tests/oracles/test_vllm_attention.py runs vLLM's own."""
+"""vLLM's attention backend with stubs of vLLM's classes. tests/oracles/test_vllm_attention.py runs vLLM's own."""
 
 import dataclasses
 import importlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""vLLM's names of the gated delta rule's steps and of the order of Qwen3-Next's columns."""
+"""vLLM's function names for gated delta rule steps and for Qwen3-Next's column order."""
 
 import math
 

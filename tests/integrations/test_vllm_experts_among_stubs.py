@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""vLLM's experts among stubs of its classes. tests/oracles/test_vllm_experts.py runs vLLM's own."""
+"""vLLM's experts with stubs of vLLM's classes. tests/oracles/test_vllm_experts.py runs vLLM's own."""
 
 import importlib
 import sys

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""One of two processes that test_distributed.py starts: trains a small model in several ways, and saves what came out.
+"""One of two processes that test_distributed.py starts: trains a small model in several ways, and saves the results.
 
-tests/gpu/test_two_gpus.py starts them too, each with a GPU of its own.
+tests/gpu/test_two_gpus.py starts them too, with one GPU per process.
 """
 
 import os

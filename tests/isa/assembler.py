@@ -1,4 +1,4 @@
-"""LLVM's assembler (the clang inside the ziglang wheel): the judge of encodings and text."""
+"""LLVM's assembler (the clang inside the ziglang wheel): the reference for encodings and text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decoder under test, through the one function the simulator's library exports for it."""
+"""The decoder under test, through the one function that the simulator's library exports for it."""
 
 from __future__ import annotations
 

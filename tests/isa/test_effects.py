@@ -1,7 +1,7 @@
-"""Registers that a row declares as read and written, against those that change and matter when it runs.
+"""Registers that a row declares as read and written, compared with those that change and matter when it runs.
 
-Every scalar and vector ALU row runs on registers full of different values, twice. What changes has to be declared as
-written; and when all registers that are not declared as read hold something else, the results have to be the same.
+Every scalar and vector ALU row runs twice on registers full of different values. Every register that changes has to be declared as
+written; and if all registers not declared as read hold other values, the results have to be the same.
 """
 
 from __future__ import annotations

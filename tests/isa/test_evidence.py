@@ -1,4 +1,4 @@
-"""docs/isa_evidence.md is up to date, and what tests/isa/evidence.json says is so."""
+"""docs/isa_evidence.md is up to date, and the claims of tests/isa/evidence.json are true."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """One step of every scalar and vector ALU row that AMD's pseudocode (in the tinygrad wheel) defines and that
-tests/oracles/pseudocode.py can run, bit for bit. Which rows those are is kept in tests/isa/evidence.json."""
+tests/oracles/pseudocode.py can run, bit for bit. tests/isa/evidence.json lists which rows those are."""
 
 from __future__ import annotations
 

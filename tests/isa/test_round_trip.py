@@ -1,6 +1,6 @@
 """Bytes to text and back: every row, random mutations of every encoding, and whole compiled kernels.
 
-The judge is LLVM's assembler. Text has to be LLVM's own, and to assemble to the bytes it was made from.
+LLVM's assembler is the reference: the text has to be LLVM's own, and has to assemble to the bytes it came from.
 """
 
 from __future__ import annotations

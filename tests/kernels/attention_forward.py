@@ -1,4 +1,4 @@
-"""Attention forward below PyTorch: problems made of numpy arrays, plans as dictionaries, launches in the simulator."""
+"""Attention forward below PyTorch: problems as numpy arrays, plans as dictionaries, launches in the simulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GEMM plan from Python: problems made of numpy arrays, plans as dictionaries, launches in the simulator."""
+"""The GEMM plan from Python: problems as numpy arrays, plans as dictionaries, launches in the simulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prebuilt GEMM kernels launched one by one, without the plan: their code objects can be changed before they run."""
+"""Prebuilt GEMM kernels launched one by one, without the plan, so that their code objects can be modified before they run."""
 
 from __future__ import annotations
 

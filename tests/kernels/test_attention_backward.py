@@ -1,4 +1,4 @@
-"""Every prebuilt kernel of attention's gradients against float64, with the checks of the simulator on."""
+"""Every prebuilt attention backward kernel against float64, with the simulator's checkers on."""
 
 import ctypes
 import json

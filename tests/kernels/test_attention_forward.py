@@ -1,4 +1,4 @@
-"""Every prebuilt attention forward kernel against float64, with the checks of the simulator on."""
+"""Every prebuilt attention forward kernel against float64, with the simulator's checkers on."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Attention forward with the keys split into splits, each a workgroup's, against float64; and when the plan splits."""
+"""Attention forward with the keys divided into splits, one workgroup each, against float64; and when the plan splits."""
 
 import numpy as np
 import pytest

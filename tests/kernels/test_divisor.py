@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A division as a multiplication has the quotient of every 32-bit dividend."""
+"""Division implemented as multiplication gives the exact quotient for every 32-bit dividend."""
 
 import ctypes
 

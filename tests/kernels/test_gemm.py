@@ -1,4 +1,4 @@
-"""Every prebuilt GEMM kernel against a product in float64, with every check of the simulator on."""
+"""Every prebuilt GEMM kernel against a float64 product, with every checker of the simulator on."""
 
 import numpy as np
 import pytest

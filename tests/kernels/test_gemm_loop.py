@@ -1,4 +1,4 @@
-"""What the hot loops of the prebuilt GEMM kernels issue: from the index of the packs and the simulator's counters."""
+"""Instructions issued by the hot loops of the prebuilt GEMM kernels, from the index of the packs and the simulator's counters."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Which variant runs is a pure function of the problem."""
+"""The chosen variant is a pure function of the problem."""
 
 import ctypes
 

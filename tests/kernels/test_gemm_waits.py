@@ -1,4 +1,4 @@
-"""Every wait a GEMM needs is missed by the simulator when it is gone: memory completes late, so the numbers come out wrong."""
+"""The simulator exposes every missing wait of a GEMM: memory completes late, so without the wait the numbers are wrong."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Which rows HSTU's kernels take for visible, by row and by tile, beside the definition: every short sequence."""
+"""Row visibility in HSTU's kernels, per row and per tile, compared with the definition for every short sequence."""
 
 import subprocess
 

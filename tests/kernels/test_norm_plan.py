@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Every row of the norm and rotary lists is chosen by some problem, and runs it with every check on."""
+"""Every row of the norm and rotary lists is chosen by some problem, and runs it with every checker on."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Every tile has exactly one workgroup, whatever the grid; and the order does what it is for."""
+"""Every tile has exactly one workgroup for any grid, and the order has the locality it is meant to have."""
 
 import ctypes
 

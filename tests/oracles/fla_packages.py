@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""flash-linear-attention where `./run test --slow` installs it: in a folder of its own, since Transformers takes its functions wherever
-it finds them."""
+"""flash-linear-attention as `./run test --slow` installs it: in a separate folder, since Transformers uses its functions wherever it finds
+them."""
 
 from __future__ import annotations
 

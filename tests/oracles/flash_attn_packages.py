@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""flash-attn's source distribution where `./run test --slow` unpacks it: its wheel has no tests, and `flash_attn` is our module there."""
+"""flash-attn's source distribution as `./run test --slow` unpacks it: its wheel has no tests, and `flash_attn` is our module there."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""FlashMLA's tests of decoding, of a checkout of its repository, for which `flash_mla` is hipkittens.integrations.flash_mla.
+"""FlashMLA's decoding tests, from a checkout of its repository, with hipkittens.integrations.flash_mla as `flash_mla`.
 
-FLASH_MLA_SOURCE names the checkout, of github.com/deepseek-ai/FlashMLA at COMMIT: no package has these files.
+FLASH_MLA_SOURCE names the checkout, of github.com/deepseek-ai/FlashMLA at COMMIT: no package contains these files.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 
     python flydsl_program.py TARGET RESULTS FILE [WORDS_OF_PYTEST ...]
 
-RESULTS gets JSON: of an example its findings, and of a file of tests each test's outcome and findings. Kernels, examples and tests
-are FlyDSL's own; what is replaced is `run_perftest`, which repeats a call for its time: here it is one call.
+Writes JSON to RESULTS: for an example its findings, and for a file of tests each test's outcome and findings. Kernels, examples and
+tests are FlyDSL's own; only `run_perftest`, which repeats a call to time it, is replaced: here it makes one call.
 """
 
 import json

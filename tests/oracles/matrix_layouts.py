@@ -1,4 +1,4 @@
-"""Where AMD's matrix instructions keep their elements, from the instruction calculator's formulas, for numpy.
+"""Element layouts of AMD's matrix instructions in numpy, from the instruction calculator's formulas.
 
 Independent of csrc/simulator/execute/matrix_layout.h, which states the same facts in another form: here every
 element is looked up by its coordinates, as the calculator does.

@@ -1,4 +1,4 @@
-"""How matrix instructions add up, element by element in exact rational arithmetic.
+"""How matrix instructions accumulate, element by element in exact rational arithmetic.
 
 `cdna3_dot` is the rule MMA-Sim derived from hardware (arXiv 2511.10909, github.com/microsoft/MMA-Sim, "TR_FDPA"
 with F = 24 and F2 = 31), rewritten from its description with integers and fractions; `cdna3_dot_of_bytes` is its rule

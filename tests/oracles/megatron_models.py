@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Small GPT models of Megatron Core on our kernels, beside Megatron's own and float64, in a process of `megatron_packages`.
+"""Small GPT models of Megatron Core on our kernels, compared with Megatron's own and with float64, in a process of `megatron_packages`.
 
-The model code is Megatron's, from its local layer spec. With ours the spec has our CoreAttention, and experts are Megatron's GroupedMLP, which
-calls grouped_gemm. The two that ours is held against have Megatron's DotProductAttention, and its SequentialMLP, an expert after the other,
-with the same weights. Everything else, in all three, is Megatron's on PyTorch's operators.
+The model code is Megatron's, from its local layer spec. In our variant the spec contains our CoreAttention, and the experts are Megatron's
+GroupedMLP, which calls grouped_gemm. The two variants that it is compared with use Megatron's DotProductAttention and its SequentialMLP,
+which runs one expert after another, with the same weights. Everything else, in all three, is Megatron's on PyTorch's operators.
 """
 
 from __future__ import annotations

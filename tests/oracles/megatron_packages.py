@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Megatron Core where `./run test --slow` installs it, in a folder of its own, and processes that import it from there after our doors.
+"""Megatron Core as `./run test --slow` installs it, in a separate folder, and processes that import it from there after our integrations are
+active.
 
-Transformer Engine, APEX and grouped_gemm, which are for NVIDIA GPUs, are not there. Megatron asks for CUDA in many places: the processes have
-hipkittens.integrations.rocm open. One thing of Megatron's is added to: without Transformer Engine its router in 0.16.1 reads a name that
-the failed import has left undefined, moe_utils.te_general_gemm, where None is what its own branch means."""
+Transformer Engine, APEX and grouped_gemm, which are for NVIDIA GPUs, are not installed. Megatron uses CUDA in many places: the processes
+have hipkittens.integrations.rocm active. One name is added to Megatron: without Transformer Engine, its router in 0.16.1 reads
+moe_utils.te_general_gemm, which the failed import leaves undefined; it is set to None, the meaning that the router's own branch expects.
+"""
 
 from __future__ import annotations
 

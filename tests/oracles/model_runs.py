@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What runs of others' models launch, and which experts they choose."""
+"""Records which kernels runs of other projects' models launch, and which experts they choose."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Python packages in a folder of their own, which other tests shall not find."""
+"""Python packages in a separate folder, hidden from other tests."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Philox 4x32-10, and the masks of dropout that follow from it."""
+"""Philox 4x32-10, and the dropout masks derived from it."""
 
 from __future__ import annotations
 

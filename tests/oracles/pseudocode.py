@@ -1,7 +1,7 @@
 """Runs AMD's pseudocode of an instruction, as the tinygrad wheel carries it from the ISA manuals, on given values.
 
-Nothing of the simulator is in here. Integers are exact, floats go through tests/simulator/number_formats. What the
-language has beyond this subset (lane crossing, memory, transcendental functions, small floats) raises Unsupported.
+It shares no code with the simulator. Integers are exact, floats go through tests/simulator/number_formats. Parts of the language outside
+this subset (lane crossing, memory, transcendental functions, small floats) raise Unsupported.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""A program of AMD's own Python bindings of HIP (rocm-bindings-hip): it knows nothing of hipkittens.
+"""A program on AMD's own Python bindings of HIP (rocm-bindings-hip), with no reference to hipkittens.
 
     rocm_bindings_program.py TARGET CODE_OBJECT
 
-CODE_OBJECT has scale(float* data, float factor, int n), in workgroups of 256. Prints what it looked at, as JSON.
+CODE_OBJECT contains scale(float* data, float factor, int n), in workgroups of 256. Prints what it observed, as JSON.
 """
 
 import ctypes

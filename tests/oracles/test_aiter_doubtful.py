@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Objects of AITER whose results differ from what was requested, and who is right."""
+"""Code objects of AITER whose results differ from what was requested, and whether the kernel or the simulator is right."""
 
 from __future__ import annotations
 

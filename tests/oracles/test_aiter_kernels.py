@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """AITER's own code objects run in the simulator and give the right numbers.
 
-Nobody here wrote or compiled them, so they cannot share a wrong belief with our kernels.
+They were written and compiled independently of this project, so they cannot share a wrong assumption with our kernels.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Norms with more around them beside the unmodified Triton kernels of AITER's wheel, both on the simulated device."""
+"""Norms with fused steps, compared with the unmodified Triton kernels of AITER's wheel, both on the simulated device."""
 
 import pytest
 import torch

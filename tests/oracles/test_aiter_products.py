@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Products by AITER's names beside the unmodified Triton kernels of its wheel, on the same bytes, both on the simulated device."""
+"""GEMMs under AITER's names, compared with the unmodified Triton kernels of its wheel, on the same bytes, both on the simulated device."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Ours beside the unmodified Triton kernels of AITER's wheel, both on the simulated device."""
+"""Our operations compared with the unmodified Triton kernels of AITER's wheel, both on the simulated device."""
 
 import dataclasses
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Products of experts with MXFP4 weights beside the unmodified Triton kernels of AITER's wheel: our error is at most 1.1 times theirs."""
+"""Expert GEMMs with MXFP4 weights, compared with the unmodified Triton kernels of AITER's wheel: our error is at most 1.1 times theirs."""
 
 import pytest
 import torch

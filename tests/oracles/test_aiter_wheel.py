@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Continuous integration runs AITER's objects: without their wheel it fails, and does not skip them."""
+"""Continuous integration runs AITER's code objects: without their wheel it fails instead of skipping them."""
 
 from __future__ import annotations
 

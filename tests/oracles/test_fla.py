@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""flash-linear-attention's delta rules, its Triton kernels unchanged on the simulated GPUs and its own references, beside hipkittens.fla's
-by the same names: all of them against one float64 recurrence, which knows nothing of either."""
+"""flash-linear-attention's delta rules: its unchanged Triton kernels on the simulated GPUs, its own references, and the functions of the
+same names in hipkittens.fla, all compared with one float64 recurrence that is independent of them."""
 
 import importlib
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""flash-linear-attention's gated linear attention, short convolutions and norms, its Triton kernels unchanged on tensors of device="cuda",
-beside float64: results, states and gradients, with every checker on. Its delta rules are in test_fla.py."""
+"""flash-linear-attention's gated linear attention, short convolutions and norms: its unchanged Triton kernels on tensors of device="cuda",
+compared with float64. Results, states and gradients, with every checker on. Its delta rules are in test_fla.py."""
 
 import importlib
 import itertools

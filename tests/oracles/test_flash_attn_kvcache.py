@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""flash-attn's own test_flash_attn_kvcache, not changed, with hipkittens.flash_attn as its flash_attn and every checker on.
+"""flash-attn's own test_flash_attn_kvcache, unchanged, with hipkittens.flash_attn as its flash_attn and every checker on.
 
-Of its 304,128 cases half end with a skip of its own. Of the others these run, chosen before any was run: for each head size, such that
-any two values of any two other parameters meet, with up to 2,048 keys; with 20,000 keys, such that any two values meet, heads of up to
-128 features; with 131,072, such that any two values or targets meet, heads of 32. More is a matter of the host's time and memory: the
-test's references in float32 take 6 GB for 131,072 keys of 64 features.
+Half of its 304,128 cases skip themselves. The following subset of the others was chosen before any was run: for each head size, a
+selection that covers every pair of values of any two other parameters, with up to 2,048 keys; with 20,000 keys, a selection that covers
+every pair of values, with heads of up to 128 features; with 131,072 keys, a selection that covers every pair of values or targets, with
+heads of 32. More is a matter of the host's time and memory: the test's references in float32 take 6 GB for 131,072 keys of 64 features.
 """
 
 import pytest

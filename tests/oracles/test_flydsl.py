@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""FlyDSL's wheel with the examples and the two-stage MoE tests of its repository, which the wheel does not have, unchanged.
+"""FlyDSL's wheel with the unchanged examples and two-stage MoE tests of its repository, which the wheel does not contain.
 
-FLYDSL_SOURCE names a checkout of that repository at COMMIT: no package has these files.
+FLYDSL_SOURCE names a checkout of that repository at COMMIT: no package contains these files.
 """
 
 import hashlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""IREE's compiler and its runtime, unchanged, under `hipkittens sim run`: kernels that know nothing of this project."""
+"""IREE's compiler and runtime, unchanged, under `hipkittens sim run`: kernels that are independent of this project."""
 
 import os
 import pathlib

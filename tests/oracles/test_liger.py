@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Liger-Kernel's cross entropy, plain and fused with the linear layer, with every checker on.
 
-Its Triton kernels write gradients over their inputs, behind __syncthreads alone: what a workgroup's barrier orders. float64 judges
-them beside PyTorch's own.
+Its Triton kernels overwrite their inputs with gradients, ordered only by __syncthreads, that is by a workgroup barrier. They are compared
+with float64, next to PyTorch's own.
 """
 
 import pytest

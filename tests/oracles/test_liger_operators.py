@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Liger-Kernel's operators beside float64, results and gradients, on tensors of device="cuda" with every checker on.
+"""Liger-Kernel's operators compared with float64, results and gradients, on tensors of device="cuda" with every checker on.
 
-What checkers find in two of them is Triton's, and changes no result: OF_TRITON says why, and the two tests behind it show that.
+The findings of the checkers in two of them come from Triton and change no result: OF_TRITON explains why, and the two tests after it
+demonstrate that.
 """
 
 import importlib

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Small GPT models of Megatron Core 0.16.1 with our CoreAttention, its grouped experts on our grouped_gemm, and its gradient_accumulation_fusion
-on our fused_weight_gradient_mlp_cuda, all checkers on.
+"""Small GPT models of Megatron Core 0.16.1 with our CoreAttention, its grouped experts on our grouped_gemm, and its
+gradient_accumulation_fusion on our fused_weight_gradient_mlp_cuda, all checkers on.
 
-Beside float64, errors are at most twice those of Megatron's own DotProductAttention and SequentialMLP in bfloat16. What is added to Megatron
-is said in `megatron_packages`."""
+Relative to float64, errors are at most twice those of Megatron's own DotProductAttention and SequentialMLP in bfloat16.
+`megatron_packages` describes what is added to Megatron.
+"""
 
 import pytest
 

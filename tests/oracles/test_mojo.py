@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Programs that Mojo's compiler makes, run as they are under `hipkittens sim run`: a kernel of ours, and Modular's own matrix product."""
+"""Programs compiled by Mojo run as they are under `hipkittens sim run`: a kernel of ours, and Modular's own matrix product."""
 
 import os
 import pathlib

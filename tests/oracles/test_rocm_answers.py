@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.integrations.rocm: Liger-Kernel and AITER's Triton operators, not changed, on tensors of device="cuda"; and what is as before afterwards."""
+"""hipkittens.integrations.rocm: Liger-Kernel and AITER's Triton operators, unchanged, on tensors of device="cuda"; and what is restored
+afterwards.
+"""
 
 import copy
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Debug models of experts of TorchTitan 0.3.0, its code unchanged, with our RMSNorm (by its own overrides), varlen_attn and grouped products.
+"""TorchTitan 0.3.0's debug models with experts, its code unchanged, with our RMSNorm (by its own overrides), varlen_attn and grouped
+products.
 
-Beside float64, errors are at most twice those of TorchTitan on PyTorch's own operators, in bfloat16. What those two need on a CPU is said in
-`torchtitan_models`."""
+Relative to float64, errors are at most twice those of TorchTitan on PyTorch's own operators, in bfloat16. `torchtitan_models` describes
+what those two need on a CPU.
+"""
 
 import pytest
 

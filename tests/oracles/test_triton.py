@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Kernels that Triton's AMD compiler makes, run as they are on the simulated devices: a compiler that knows nothing of us."""
+"""Kernels compiled by Triton's AMD backend run as they are on the simulated devices; that compiler is independent of this project."""
 
 import os
 import pathlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Triton's autotuning and benchmarks on the simulated devices: modelled times, repeatable, and gone when the context ends."""
+"""Triton's autotuning and benchmarks on the simulated devices: modelled times, which are repeatable and disappear when the context ends."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The tests of Triton kernels with the releases of Triton behind the one that is installed, each in a process of its own."""
+"""The tests of Triton kernels with releases of Triton later than the installed one, each in a separate process."""
 
 import os
 import subprocess

@@ -2,9 +2,10 @@
 """vLLM 0.33.0's own Python with our attention backend, every checker on: its plugins and registry, its layer `Attention`, configuration,
 forward context, metadata and views of caches, with the batches of its tests/v1/attention/test_attention_backends.py.
 
-Those tests take numbers of heads from models on the hub; here are the numbers alone. The reference is float64 attention to the same
-rounded keys and values, for caches of codes to what the codes stand for. Errors are at most twice those of PyTorch's operations in float32,
-rounded once. Every request's blocks are shuffled, and every byte of the caches that is no key's has all bits set before and after.
+Those tests take numbers of heads from models on the hub; only the numbers are used here. The reference is float64 attention to the same
+rounded keys and values; for quantized caches, to their dequantized values. Errors are at most twice those of PyTorch's operations in
+float32, rounded once. Every request's blocks are shuffled, and every byte of the caches that belongs to no key has all bits set before and
+after.
 """
 
 import dataclasses

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The modular kernel of experts of vLLM 0.33.0 with ours, every checker on, and the method of its layers, which takes them.
+"""vLLM 0.33.0's modular kernel of experts with our experts, and the method of its layers, which selects them, with every checker on.
 
-Beside float64 with the same rounded operands, errors are at most twice those of PyTorch's operations in the same dtype. Two things of vLLM
-are replaced, in `vllm_moe_kernels`: the workspaces of a worker, and what it chooses without us, since it knows nothing for a platform
-without a name."""
+Relative to float64 with the same rounded operands, errors are at most twice those of PyTorch's operations in the same dtype. Two things of
+vLLM are replaced, in `vllm_moe_kernels`: the workspaces of a worker, and what it chooses without us, since it has no choice for a platform
+without a name.
+"""
 
 import pytest
 import torch

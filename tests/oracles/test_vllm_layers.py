@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""RMSNorm and RotaryEmbedding of vLLM 0.33.0, replaced by its plugin, beside its own, and enabled by the names it enables its own by."""
+"""RMSNorm and RotaryEmbedding of vLLM 0.33.0, replaced through its plugin, compared with its own, and enabled by the same names."""
 
 import pytest
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""TorchTitan's debug models of experts on our kernels, beside its own and exact arithmetic, in a process of `torchtitan_packages`.
+"""TorchTitan's debug models with experts on our kernels, compared with its own and with exact arithmetic, in a process of
+`torchtitan_packages`.
 
-The model code is TorchTitan's: its configurations with two layers and, of Qwen3's 64 experts, eight; its `apply_overrides`; and for training its
-`apply_fsdp_to_decoder` with one process, which keeps parameters in float32 and computes in bfloat16. With ours nothing is replaced. The two
-that ours is held against need what follows, which is of this file:
+The model code is TorchTitan's: its configurations, reduced to two layers and to eight of Qwen3's 64 experts; its `apply_overrides`; and for
+training its `apply_fsdp_to_decoder` with one process, which keeps parameters in float32 and computes in bfloat16. Our variant replaces
+nothing else. The two variants that it is compared with need the following, which this file provides:
 
 * PyTorch has no varlen_attn for CPU tensors: scaled_dot_product_attention for each document, in the dtype of its operands.
-* Exact arithmetic (float64; TorchTitan's rotary embeddings are float32) has no place for the casts to bfloat16 in VarlenAttention and
-  GroupedExperts, nor is there a grouped product of float64.
+* Exact arithmetic (float64; TorchTitan's rotary embeddings are float32) cannot include the casts to bfloat16 in VarlenAttention and
+  GroupedExperts, and there is no grouped product of float64.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""TorchTitan where `./run test --slow` installs it, in a folder of its own with what its models import, and processes that import it from
-there. Its trainer and what that imports (data sets, TensorBoard, checkpoints) are not there. Nothing of TorchTitan is stubbed or changed."""
+"""TorchTitan as `./run test --slow` installs it, in a separate folder together with what its models import, and processes that import it
+from there. Its trainer and the trainer's imports (data sets, TensorBoard, checkpoints) are absent. Nothing of TorchTitan is stubbed or
+changed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Ordinary Triton kernels, with nothing in them that knows of a simulator."""
+"""Ordinary Triton kernels, without anything specific to a simulator."""
 
 import triton
 import triton.language as tl

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Batches through a layer of vLLM's (`Attention`) whose backend is CUSTOM, in a process of `vllm_packages`: with vLLM's configuration,
-forward context, metadata, specifications of caches and views of them."""
+"""Batches through a vLLM layer (`Attention`) whose backend is CUSTOM, in a process of `vllm_packages`: with vLLM's configuration,
+forward context, metadata, cache specifications and cache views."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""vLLM's modular kernel of experts (`FusedMoEKernel`) with ours, and the method of its layers, in a process of `vllm_packages`."""
+"""vLLM's modular kernel of experts (`FusedMoEKernel`) with our experts, and the method of its layers, in a process of `vllm_packages`."""
 
 from __future__ import annotations
 

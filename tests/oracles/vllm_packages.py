@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""vLLM where `./run test --slow` installs it, in a folder of its own with what its Python imports, and processes that import it from there
-with the Transformers 5 of .venv/hub_packages: this process has Transformers 4.
+"""vLLM as `./run test --slow` installs it, in a separate folder together with what its Python imports, and processes that import it from
+there with the Transformers 5 of .venv/hub_packages: this process has Transformers 4.
 
-vLLM's wheel is for NVIDIA GPUs and is not asked for one: without its extensions, which do not load here, its platform is UnspecifiedPlatform,
-for which a layer calls its attention backend directly. Nothing of vLLM is stubbed or changed.
+vLLM's wheel is built for NVIDIA GPUs, but no GPU is needed: without its extensions, which do not load here, its platform is
+UnspecifiedPlatform, for which a layer calls its attention backend directly. Nothing of vLLM is stubbed or changed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""vLLM's methods of layers of experts with FP8 and MXFP4 weights, with ours by the plugin, in a process of `vllm_packages`."""
+"""vLLM's layer methods for experts with FP8 and MXFP4 weights, running our experts through the plugin, in a process of `vllm_packages`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`hipkittens bench` without a GPU: rows, files, and what it refuses."""
+"""`hipkittens bench` without a GPU: rows, files, and refused arguments."""
 
 import csv
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`hipkittens bench gemm --fit`: costs from any source of clocks, a GPU's launches among them, and the file that says which."""
+"""`hipkittens bench gemm --fit`: costs fitted to clocks from any source, including a GPU's launches, and the file that records the source."""
 
 import re
 import subprocess

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The main loop of a modelled launch, and what the matrix cores do in it."""
+"""The main loop of a modelled launch, and the utilization of the matrix cores in it."""
 
 from types import SimpleNamespace
 

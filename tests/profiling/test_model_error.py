@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The error that a modelled figure carries: the class of measured rows that is most like it."""
+"""The error reported with a modelled figure: that of the most similar class of measured rows."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Other libraries beside ours in one run of `hipkittens bench`."""
+"""Other libraries compared with ours in one run of `hipkittens bench`."""
 
 import json
 import sys

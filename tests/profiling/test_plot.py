@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is drawn of rows: modelled rates within the model's error, and published ones beside them."""
+"""Plots of rows: modelled rates with the model's error, next to published rates."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The syntax of --shapes, and what the problems count."""
+"""The syntax of --shapes, and the operation counts of problems."""
 
 import mmap
 import re

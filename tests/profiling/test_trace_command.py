@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """`hipkittens trace`: its file against the Trace Event Format, and against the launch that it shows.
 
-Perfetto's own importer (trace_processor) is no part of its Python package, which fetches it when it is first used; so what it
-asks of a JSON trace is checked here: the fields of each phase, whole nanoseconds, slices that nest, counters in order of time.
+Perfetto's own importer (trace_processor) is not part of its Python package, which downloads it on first use. So this file checks what the
+importer requires of a JSON trace: the fields of each phase, whole nanoseconds, slices that nest, counters in order of time.
 """
 
 import gzip

@@ -1,4 +1,4 @@
-"""Small kernels that are launched with checkers on, bad ones beside good twins."""
+"""Small kernels launched with checkers on, each faulty one paired with a correct twin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The instructions of a code object's text with their places in the file."""
+"""The instructions in a code object's text section with their offsets in the file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Kernels around single memory instructions: registers in, one instruction, registers and memory out.
 
-Every kernel finds: v0 lane, v16.. the rows it was given, v[32:35] destination rows with known old values, s[8:9] memory,
-s[12:15] a buffer descriptor, s16 an offset, EXEC the mask of the launch, M0 as given.
+Every kernel starts with: v0 lane, v16.. the rows it was passed, v[32:35] destination rows with known old values, s[8:9] memory,
+s[12:15] a buffer descriptor, s16 an offset, EXEC the mask of the launch, M0 as passed.
 """
 
 from __future__ import annotations

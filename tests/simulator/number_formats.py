@@ -1,6 +1,6 @@
-"""Binary floating-point formats in exact arithmetic: what the simulator's arithmetic is compared with.
+"""Binary floating-point formats in exact arithmetic: the reference for the simulator's arithmetic.
 
-Values are bit patterns (ints). Arithmetic goes through fractions, so there is one rounding, and it is visible.
+Values are bit patterns (ints). Arithmetic goes through fractions, so that there is exactly one, explicit rounding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the scalar instructions compute, in Python integers, from the CDNA3 ISA manual's descriptions.
+"""Scalar instructions in Python integers, from the CDNA3 ISA manual's descriptions.
 
 Each entry: operand widths (result, first, second source; 0 for none) and a function of (a, b, d, scc) to
 (result, scc). `d` is the destination's old value. A comparison has no result.

@@ -1,4 +1,4 @@
-"""Buffer loads and stores that convert: every format, both ways, at the edges of its values."""
+"""Buffer loads and stores with format conversion: every format, both ways, at the edges of its values."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""synccheck's table of wait states: one wait state too few is found, with the right number none is."""
+"""synccheck's table of wait states: one wait state too few is reported, and the right number is not."""
 
 import pytest
 

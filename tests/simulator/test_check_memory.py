@@ -1,4 +1,4 @@
-"""memcheck, racecheck and initcheck on global memory, and the notes about speed."""
+"""memcheck, racecheck and initcheck on global memory, and the performance notes."""
 
 import ctypes
 import dataclasses

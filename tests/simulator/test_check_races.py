@@ -1,4 +1,4 @@
-"""racecheck and initcheck on LDS: waves that nothing orders, copies that stay pending across barriers, unwritten bytes."""
+"""racecheck and initcheck on LDS: unordered waves, copies that stay pending across barriers, unwritten bytes."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""synccheck and initcheck on registers: what is in flight, what was never written, and EXEC = 0."""
+"""synccheck and initcheck on registers: registers in flight, registers never written, and EXEC = 0."""
 
 import pytest
 

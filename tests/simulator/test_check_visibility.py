@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Loads that may find an old copy in a cache: BUFFER_WBL2 or BUFFER_INV left out between workgroups, one row for each way.
+"""Loads that may find a stale copy in a cache: BUFFER_WBL2 or BUFFER_INV left out between workgroups, one row for each way.
 
-test_memory_order.py has what clang makes of releases and acquires, at which nothing may be found.
+test_memory_order.py contains clang's code for releases and acquires, in which nothing may be found.
 """
 
 import numpy as np

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Threads of one process that load, launch, allocate and ask at the same time; the native program's own results.
+"""Threads of one process that load, launch, allocate and query simultaneously; the native program's own results.
 
 `python tools/sanitized_tests.py thread tests/simulator/test_concurrent_launches.py` runs it under ThreadSanitizer.
 """

@@ -1,4 +1,4 @@
-"""s_setreg on MODE while a kernel runs: rounding and denormals of f32 follow it, wave by wave. Other hardware registers."""
+"""s_setreg on MODE while a kernel runs: rounding and denormals of f32 follow it, per wave. Other hardware registers."""
 
 import numpy as np
 import pytest

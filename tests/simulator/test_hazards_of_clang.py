@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The wait states that clang leaves are those that synccheck asks for: clang's code has no finding, and one state less has.
+"""clang's wait states are those that synccheck requires: clang's code has no finding, and the same code with one state less has one.
 
-LLVM's GCNHazardRecognizer knows nothing of this project; it puts an s_nop where it counts too few instructions.
+LLVM's GCNHazardRecognizer is independent of this project; it inserts an s_nop where it counts too few instructions.
 """
 
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Launches that are described in place of run: what they would run, whatever addresses tensors have."""
+"""Launches that are described instead of run: what they would run, independent of the tensors' addresses."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Every LDS instruction against its meaning spelled out in numpy, under several EXEC masks and on every host level."""
+"""Every LDS instruction against its meaning written out in numpy, under several EXEC masks and at every host level."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""v_smfmac_*: small integers, whose products and sums every order of addition gives exactly."""
+"""v_smfmac_* with small integers, for which products and sums are exact in any order of addition."""
 
 import itertools
 

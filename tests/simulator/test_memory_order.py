@@ -1,8 +1,8 @@
 """LLVM's memory model for gfx942 and gfx950 (AMDGPUUsage, "Memory Model gfx942"), row by row, as clang lowers it.
 
-A message is passed: one side writes data and releases a flag, the other acquires the flag and reads the data. Every way to
-release meets every way to acquire, at each scope, in code objects for tgsplit and not. What clang leaves out of the
-code because the hardware's order suffices, the machine has to give.
+Message passing: one side writes data and releases a flag, the other acquires the flag and reads the data. Every way to release is combined
+with every way to acquire, at each scope, in code objects with and without tgsplit. Where clang omits instructions because the hardware's
+ordering suffices, the simulated machine has to provide that ordering.
 """
 
 import itertools

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Matrix products meet where only what does not concern them stands between, and their results stay what they were."""
+"""Matrix products are merged into runs only where the instructions between them are independent, and their results do not change."""
 
 import ctypes
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The translations of kernels that a process keeps: those used last, and made again where they were let go of."""
+"""The process-wide cache of translated kernels: the most recently used stay, and evicted ones are translated again."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Recorded launches: what every instruction did, and which bytes of which tensor were moved."""
+"""Recorded launches: the effect of every instruction, and which bytes of which tensor were moved."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Launches that do not end by themselves: the watchdog's report, and signals that stop them."""
+"""Launches that do not terminate: the watchdog's report, and signals that stop them."""
 
 import os
 import re

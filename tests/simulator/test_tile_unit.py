@@ -1,4 +1,4 @@
-"""bf16 products on the host's AMX unit: the same sums as the strict arithmetic up to f32 rounding, in every shape."""
+"""bf16 products on the host's AMX unit: the same sums as strict arithmetic up to f32 rounding, in every shape."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""fp8 and bf8 conversions: all codes, and rounding to nearest even, in the FNUZ (gfx942) and OCP (gfx950) formats."""
+"""fp8 and bf8 conversions: all bit patterns, and rounding to nearest even, in the FNUZ (gfx942) and OCP (gfx950) formats."""
 
 import bisect
 import dataclasses

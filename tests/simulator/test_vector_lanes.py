@@ -1,4 +1,4 @@
-"""Moves between lanes: DPP, lane reads and writes, swaps; and how DPP and EXEC decide what is written."""
+"""Cross-lane moves: DPP, lane reads and writes, swaps; and how DPP and EXEC decide what is written."""
 
 import numpy as np
 import pytest

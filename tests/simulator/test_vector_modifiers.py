@@ -1,4 +1,4 @@
-"""neg, abs, op_sel, clamp, omod, SDWA, constants and scalars as sources: each is one rewriting of operands or result."""
+"""neg, abs, op_sel, clamp, omod, SDWA, constants and scalars as sources: each is a rewriting of operands or result."""
 
 import numpy as np
 import pytest

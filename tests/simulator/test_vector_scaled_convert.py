@@ -1,4 +1,4 @@
-"""v_cvt_scalef32_* and v_cvt_sr_*8_f32: values and places, against exact fractions."""
+"""v_cvt_scalef32_* and v_cvt_sr_*8_f32: values and placement, against exact fractions."""
 
 import functools
 import itertools

@@ -1,7 +1,7 @@
 """Kernels around single vector instructions: operands in, one instruction, registers and masks out.
 
-Every kernel finds, lane by lane: v[16:17], v[18:19], v[20:21] the sources, v[32:33] the old destination; for the whole
-wave: s[36:37] a mask (also in vcc), s[38:39], s[40:41], s[42:43] scalar sources, EXEC the mask of the launch. It leaves
+Every kernel starts with, per lane: v[16:17], v[18:19], v[20:21] the sources, v[32:33] the old destination; for the whole
+wave: s[36:37] a mask (also in vcc), s[38:39], s[40:41], s[42:43] scalar sources, EXEC the mask of the launch. Its outputs are
 v[32:33], v[16:17], vcc, s[44:45] and EXEC. A launch runs many waves, each with its own values.
 """
 

@@ -1,4 +1,4 @@
-"""Items of works in the slots of a loop's body, in the order that placements give them."""
+"""How items of work are distributed over the slots of a loop body, in the order of their placements."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Movements between memory, LDS and registers: every byte in its place, none beside it, no bank met twice."""
+"""Data movement between memory, LDS and registers: every byte in its place, none outside it, no bank conflicts."""
 
 import re
 

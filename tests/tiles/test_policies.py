@@ -1,4 +1,4 @@
-"""The GEMM main loops with 8-bit operands, scales between K tiles and a longer epilogue: nothing in them knows 16 bits."""
+"""The GEMM main loops with 8-bit operands, scales between K tiles and a longer epilogue: nothing in them assumes 16 bits."""
 
 import struct
 

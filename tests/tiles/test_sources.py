@@ -1,4 +1,4 @@
-"""Tiles of a range: contiguous rows, rows of a list, rows of pages; past the end zeros, from no memory at all."""
+"""Tiles of a range: contiguous rows, listed rows, rows of pages; zeros past the end, without reading memory."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""How many loads may be in flight at a wait, against a queue of loads that is filled turn by turn."""
+"""How many loads may be in flight at a wait, compared with a simulated queue of loads."""
 
 import ctypes
 import random

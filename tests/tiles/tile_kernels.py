@@ -1,4 +1,4 @@
-"""Test kernels made of tiles: compiling them, and where registers hold what, in numpy and from the manuals' formulas."""
+"""Test kernels made of tiles: compiling them, and the register layouts, in numpy and from the manuals' formulas."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""fmha_v3_bwd: AITER's gradients of attention, and the kernel that puts its dQ in order.
+"""fmha_v3_bwd: AITER's gradients of attention, and the kernel that reorders its dQ.
 
-The row sums of dO * O come from float64 here; AITER has another kernel for them, which its wheel does not carry.
+The row sums of dO * O come from float64 here; AITER computes them with another kernel, which its wheel does not contain.
 """
 
 from __future__ import annotations

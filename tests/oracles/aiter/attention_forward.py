@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""fmha_v3_fwd: AITER's attention forward, in batches and in sequences of different lengths."""
+"""fmha_v3_fwd: AITER's attention forward, for batches and for sequences of different lengths."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Number formats and tile orders of AITER's quantised operands (aiter/ops/shuffle.py, aiter/utility/fp4_utils.py)."""
+"""Number formats and tile orders of AITER's quantized operands (aiter/ops/shuffle.py, aiter/utility/fp4_utils.py)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""AITER's matrix products: bf16, int8, MXFP4 and fp8 with block scales. All are A times the transpose of B."""
+"""AITER's GEMMs: bf16, int8, MXFP4 and fp8 with block scales. All multiply A by the transpose of B."""
 
 from __future__ import annotations
 

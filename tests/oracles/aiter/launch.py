@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Launches AITER's kernels in the simulator: named arguments, and exactly the tensors' memory."""
+"""Launches AITER's kernels in the simulator with named arguments, and with access to exactly the tensors' memory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""AITER's kernels that work on rows: layer_norm with a residual, quantised or not, and topksoftmax."""
+"""AITER's row-wise kernels: layer_norm with a residual, quantized or not, and topksoftmax."""
 
 from __future__ import annotations
 

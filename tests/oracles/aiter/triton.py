@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The Triton kernels of AITER's wheel, unmodified, as modules. Its packages' own imports need ROCm and are not run: empty
-packages with the wheel's paths stand for them."""
+"""The unmodified Triton kernels of AITER's wheel, as modules. The imports in its packages need ROCm and are not run: empty packages with
+the wheel's paths replace them."""
 
 from __future__ import annotations
 

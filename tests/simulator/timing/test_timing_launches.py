@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Whole launches in the cycle model: determinism, sampling, values left out, what is refused."""
+"""Whole launches in the cycle model: determinism, sampling, omitted values, refused arguments."""
 
 import ctypes
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Microkernels against the rates and latencies that the model's own parameters, or published measurements, state."""
+"""Microkernels against the rates and latencies stated by the model's own parameters or by published measurements."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Microkernels in assembly, and how long the cycle model says they take."""
+"""Microkernels in assembly, and their duration in the cycle model."""
 
 from __future__ import annotations
 
