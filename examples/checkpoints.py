@@ -18,7 +18,7 @@ UNFINISHED = ".unfinished"
 
 
 def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], Any]) -> None:
-    """content into path, on the disk when this returns. content may be a function that writes into the open file."""
+    """Write content to path atomically; it is on disk when this returns. content may be a function that writes to the open file."""
     unfinished = path.with_name(path.name + UNFINISHED)
     with open(unfinished, "wb") as file:
         if callable(content):
@@ -36,7 +36,7 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], Any]) -> 
 
 
 def save(folder: Path, step: int, state: dict, keep: int) -> Path:
-    """state as the checkpoint of a step; of all checkpoints in the folder the last `keep` stay."""
+    """Save state as the checkpoint of a step; only the last `keep` checkpoints in the folder are kept."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step-{step:08d}.pt"
     write_atomically(path, lambda file: torch.save(state, file))
@@ -48,13 +48,13 @@ def save(folder: Path, step: int, state: dict, keep: int) -> Path:
 
 
 def latest(folder: Path) -> Path | None:
-    """The checkpoint of the highest step; one that was being written does not count."""
+    """The checkpoint of the highest step; incompletely written ones are ignored."""
     found = _all(folder)
     return found[-1] if found else None
 
 
 def load(path: Path) -> dict:
-    """What `save` was given, on the CPU."""
+    """The state passed to `save`, on the CPU."""
     return torch.load(path, map_location="cpu", weights_only=True)
 
 

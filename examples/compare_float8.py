@@ -49,7 +49,7 @@ def build(vocabulary: int):
 
 
 def recipe_of(name: str, arch: str, emulate: bool):
-    """torchao's, which asks the GPU for the formats of its codes: there is none here that it could ask."""
+    """torchao's recipe. torchao asks the GPU which 8-bit formats it has, and there is no GPU to ask here."""
     from torchao.float8 import Float8LinearConfig
 
     config = Float8LinearConfig.from_recipe_name(name)
@@ -63,7 +63,7 @@ def recipe_of(name: str, arch: str, emulate: bool):
 
 
 def train(batches, vocabulary: int, arch: str, steps: int, recipe: str | None, emulate: bool) -> list[float]:
-    """The loss of each step."""
+    """Train, and return the loss of each step."""
     model = build(vocabulary)
     if recipe is not None:
         from torchao.float8 import convert_to_float8_training
@@ -94,7 +94,7 @@ def train(batches, vocabulary: int, arch: str, steps: int, recipe: str | None, e
 
 
 def compare(arguments: argparse.Namespace) -> dict:
-    """All runs' losses, and what they were trained on."""
+    """The losses of all runs, and what they were trained on."""
     text = corpus.read_text(arguments.text)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     tokenizer = corpus.train_tokenizer(text, VOCABULARY, arguments.folder / "tokenizer.json")
@@ -121,7 +121,7 @@ def root_mean_square(one: list[float], other: list[float]) -> float:
 
 
 def differences(losses: dict[str, list[float]]) -> dict[str, tuple[float, float, float]]:
-    """Of each recipe, root mean squares over the steps: hipkittens from the emulation, and both from bfloat16."""
+    """For each recipe, root mean squares over the steps: hipkittens minus the emulation, and both minus bfloat16."""
     found = {}
     for name in RECIPES:
         ours, emulated = losses[name], losses[f"{name}, emulated"]

@@ -88,7 +88,7 @@ RUNS = {
 
 
 def compare(arguments: argparse.Namespace) -> dict:
-    """Trains what is not trained yet. The losses of all three runs, and what they were trained on."""
+    """Train the runs that are not trained yet; return the losses of all three runs, and what they were trained on."""
     script = SCRIPTS[arguments.model]
     losses = {}
     for name, (source, ops) in RUNS.items():
@@ -121,7 +121,7 @@ def compare(arguments: argparse.Namespace) -> dict:
 
 
 def differences(losses: dict[str, list[float]]) -> dict[str, list[float]]:
-    """Of each step: hipkittens from PyTorch, and PyTorch from itself in another order."""
+    """Per step: hipkittens minus PyTorch, and PyTorch minus itself with another summation order."""
 
     def apart(one: str, other: str) -> list[float]:
         return [abs(a - b) for a, b in zip(losses[one], losses[other], strict=True)]

@@ -24,11 +24,11 @@ Batch = dict[
 
 
 class CorpusError(ValueError):
-    """The text, or what would be made of it, cannot be trained on."""
+    """The text, or the data made from it, cannot be trained on."""
 
 
 def read_text(path: Path | None) -> str:
-    """The file's text (UTF-8), or the help texts on Python's language, which come with Python (460,000 characters)."""
+    """The file's text (UTF-8), or by default the help texts on the Python language that come with Python (460,000 characters)."""
     if path is None:
         try:
             from pydoc_data.topics import topics
@@ -48,7 +48,7 @@ def digest(text: str) -> str:
 
 
 def train_tokenizer(text: str, vocabulary: int, path: Path):
-    """A byte-level BPE of `vocabulary` tokens or fewer, saved as path; the one that is there already, if there is one."""
+    """Train a byte-level BPE of at most `vocabulary` tokens and save it as path; an existing file there is loaded instead."""
     try:
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     except ImportError:
@@ -80,7 +80,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 class Samples:
-    """An endless sequence of samples: permutations of 0 .. count - 1, one after the other, each drawn from (seed, epoch)."""
+    """An endless sequence of samples: consecutive permutations of 0 .. count - 1, each drawn from (seed, epoch)."""
 
     def __init__(self, count: int, seed: int) -> None:
         self.count, self.seed = count, seed
@@ -94,12 +94,12 @@ class Samples:
         return self._order[place]
 
     def of_step(self, step: int, batch: int) -> list[int]:
-        """Of step 1, 2, ...; every epoch's samples are all used."""
+        """The samples of step 1, 2, ...; every sample of an epoch is used."""
         return [self[(step - 1) * batch + place] for place in range(batch)]
 
 
 def _held_out(items: list, smallest: int, what: str) -> tuple[list, list]:
-    """Training and validation: the last twentieth is held out."""
+    """Split into training and validation: the last twentieth is held out."""
     validation = max(len(items) // 20, smallest)
     if len(items) < 2 * smallest or len(items) <= validation:
         raise CorpusError(
@@ -109,7 +109,7 @@ def _held_out(items: list, smallest: int, what: str) -> tuple[list, list]:
 
 
 class NextTokenBatches:
-    """Windows of length tokens, and for each token the next one."""
+    """Windows of `length` tokens, with the next token of each as its target."""
 
     def __init__(
         self, text: str, tokenizer, length: int, batch: int, micro_batch: int, seed: int, validation: int
@@ -136,7 +136,7 @@ class NextTokenBatches:
 
 
 class MaskedTokenBatches:
-    """Paragraphs, each with an end token, one after the other without padding; some tokens are to be named."""
+    """Paragraphs, each with an end token, packed without padding; some tokens are masked and have to be predicted."""
 
     CHOSEN, MASKED, REPLACED = (
         0.15,

@@ -28,7 +28,7 @@ HIDDEN, INNER, EXPERTS, CHOICES, TOKENS = 64, 48, 8, 2, 24
 
 
 class Exchange(torch.autograd.Function):
-    """Rows to other processes: sent[r] of them to process r, received[r] from it. Gradients go back the same way."""
+    """Sends rows to other processes: sent[r] of them to process r, received[r] from it. Gradients go back the same way."""
 
     @staticmethod
     def forward(ctx, rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
@@ -49,7 +49,7 @@ def _exchanged(rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
 
 
 class ExpertParallel(nn.Module):
-    """The part of a hipkittens.nn.MoE that this process has: the router, and experts number * share .. of all."""
+    """This process's part of a hipkittens.nn.MoE: the router, and the `share` experts from number * share on."""
 
     def __init__(self, whole: hipkittens.nn.MoE, rank: int, processes: int) -> None:
         super().__init__()

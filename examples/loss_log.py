@@ -11,10 +11,10 @@ from checkpoints import write_atomically
 
 
 class LossLog:
-    """Each step is on the disk when `append` returns, and stands there once, also after a crash."""
+    """A log of steps. Each step is on disk when `append` returns, and appears exactly once, even after a crash."""
 
     def __init__(self, path: Path, last_step: int) -> None:
-        """Goes on after last_step: what the file says of later steps, which are done again, is dropped."""
+        """Continue after last_step: entries of later steps, which will be repeated, are dropped from the file."""
         kept = [entry for entry in read(path) if entry["step"] <= last_step] if path.exists() else []
         if [entry["step"] for entry in kept] != list(range(1, last_step + 1)):
             raise ValueError(
@@ -37,12 +37,12 @@ def _line(entry: dict) -> str:
 
 
 def read(path: Path) -> list[dict]:
-    """The entries of all whole lines; a line that a crash cut short is left out."""
+    """The entries of all complete lines; a line truncated by a crash is ignored."""
     return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def plot(entries: list[dict], title: str, path: Path) -> None:
-    """Training and validation loss as PNG."""
+    """Plot training and validation loss as PNG."""
     import matplotlib
 
     matplotlib.use("Agg")

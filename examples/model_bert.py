@@ -107,7 +107,7 @@ class Bert(nn.Module):
     def logits(
         self, tokens: Tensor, positions: Tensor, cu_seqlens: Tensor, longest: int, masked: Tensor
     ) -> Tensor:
-        """Of the tokens at the places `masked`: (places, vocabulary) in bfloat16."""
+        """Logits of the tokens at the positions `masked`: (positions, vocabulary) in bfloat16."""
         x = self.embedding_norm((self.embedding(tokens) + self.position(positions)).bfloat16())
         x = F.dropout(x, self.config.dropout, self.training)
         for layer in self.layers:
@@ -127,9 +127,9 @@ class Bert(nn.Module):
     ) -> Tensor:
         """The sum over the masked tokens of -log p(target), in float32.
 
-        tokens, positions  (tokens,) of all sequences one after the other; positions begin again at 0 with each
-        cu_seqlens         (sequences + 1,) int32: where each begins, and the number of tokens; longest of them
-        masked, targets    (places,): which tokens to name, and what they were
+        tokens, positions  (tokens,) of all sequences, packed; positions restart at 0 in each sequence
+        cu_seqlens         (sequences + 1,) int32: the start of each sequence, and the number of tokens; longest: the longest length
+        masked, targets    (masked tokens,): which tokens to predict, and their original ids
         """
         logits = self.logits(tokens, positions, cu_seqlens, longest, masked)
         return F.cross_entropy(logits.float(), targets, reduction="sum")

@@ -53,7 +53,7 @@ class Linear(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """(x, residual) -> the norm of their sum, and the sum."""
+    """(x, residual) -> (norm of their sum, the sum)."""
 
     def __init__(self, width: int, eps: float, ops: Operators) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class SwiGLU(nn.Module):
 
 
 class Layer(nn.Module):
-    """x is what the layer before adds to the residual; the norms add it on their way."""
+    """A decoder layer. x is the previous layer's contribution to the residual; the norms perform that addition."""
 
     def __init__(self, config: LlamaConfig, ops: Operators) -> None:
         super().__init__()

@@ -24,7 +24,8 @@ import hipkittens
 
 @dataclass(frozen=True)
 class Size:
-    """
+    """A model size.
+
     vocabulary, length   as in Llama's configuration
     configuration        the name of a configuration class of Transformers
     options              its arguments
@@ -91,7 +92,7 @@ def _linear(module: nn.Linear, ops: operators.Operators, x: Tensor) -> Tensor:
 
 
 def program(name: str, title: str, about: str, sizes: dict[str, Size]) -> Program:
-    """One that trains such a model; its arguments are `Program`'s."""
+    """A training program for such a model; the arguments are those of `Program`."""
     defaults = Defaults(steps=30, batch=8, micro_batch=8, learning_rate=3e-3, warmup=5)
     return Program(
         name=name,

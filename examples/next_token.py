@@ -21,14 +21,15 @@ from training import Defaults
 
 @dataclass(frozen=True)
 class Program:
-    """
+    """A program that trains a next-token model.
+
     name        of the program, without train_ and .py
     title       of the model, in figures
     about       the first line of --help
     sizes       dataclasses with `vocabulary` and `length`, among what `build` needs
     defaults    of each size
     operations  that can be hipkittens' or PyTorch's
-    build       (one of sizes, operators) -> a model of (tokens, targets=None), as Llama's forward has them
+    build       (one of sizes, operators) -> a model called with (tokens, targets=None), like Llama's forward
     shards      whether --fsdp can shard it, by its `layers`
     """
 
@@ -112,7 +113,7 @@ class Program:
 def continue_text(
     model: nn.Module, size: Any, tokenizer, arguments: argparse.Namespace, place: training.Session
 ) -> str:
-    """The prompt and --sample further tokens, drawn at temperature 0.8 from the 50 likeliest."""
+    """The prompt and --sample further tokens, drawn at temperature 0.8 from the 50 most likely."""
     model.eval()
     generator = torch.Generator().manual_seed(arguments.seed)
     tokens = tokenizer.encode(arguments.prompt).ids

@@ -23,14 +23,15 @@ OPERATIONS = ("attention", "norm", "rotary", "linear", "experts")
 
 @dataclass(frozen=True)
 class Operators:
-    """
-    attention         (q, k, v) of (batch, tokens, heads, size), causal; fewer heads in k and v than in q are shared
-    attention_varlen  (q, k, v, cu_seqlens, longest, dropout_p) of (tokens, heads, size): sequences one after the other
+    """The operations of a model.
+
+    attention         (q, k, v) of (batch, tokens, heads, size), causal; k and v may have fewer heads than q (grouped-query attention)
+    attention_varlen  (q, k, v, cu_seqlens, longest, dropout_p) of (tokens, heads, size): packed sequences
     rms_norm          (x, weight, eps, residual) -> (norm of x + residual, x + residual); residual may be None
     layer_norm        (x, weight, bias, eps, residual, dropout_p) -> norm of dropout(x) + residual
-    rotary            (q, k, cos, sin) -> q and k turned
+    rotary            (q, k, cos, sin) -> rotated q and k
     linear            (x, weight, bias or None)
-    experts           whose experts hipkittens.patch gives a model of Transformers, of SOURCES
+    experts           which implementation of experts hipkittens.patch uses in a Transformers model, one of SOURCES
     """
 
     attention: Callable
@@ -43,7 +44,7 @@ class Operators:
 
 
 def from_sources(attention: str, norm: str, rotary: str, linear: str, experts: str = "torch") -> Operators:
-    """Each of them from "hipkittens" or "torch"."""
+    """Build the operations, each from "hipkittens" or "torch"."""
     of = {"hipkittens": HIPKITTENS, "torch": TORCH}
     return Operators(
         attention=of[attention].attention,
@@ -91,13 +92,13 @@ def _torch_attention(q, k, v):
 
 
 def padded(packed: Tensor, seen: Tensor) -> Tensor:
-    """Rows of (tokens, ...) at the true places of seen (batch, longest), zeros elsewhere."""
+    """Rows of (tokens, ...) scattered to the True positions of seen (batch, longest), zeros elsewhere."""
     whole = packed.new_zeros(*seen.shape, *packed.shape[1:])
     return whole.masked_scatter(seen.view(*seen.shape, *(1,) * (packed.dim() - 1)), packed)
 
 
 def places_seen(cu_seqlens: Tensor, longest: int) -> Tensor:
-    """(batch, longest): whether the sequence reaches the place."""
+    """(batch, longest): True where the position is within the sequence."""
     return torch.arange(longest, device=cu_seqlens.device) < cu_seqlens.diff()[:, None]
 
 

@@ -38,12 +38,12 @@ LONG_SIMULATION = 3600.0  # seconds; what would take longer is only begun with -
 
 
 class TrainingError(RuntimeError):
-    """The run cannot begin, or cannot go on."""
+    """The run cannot start, or cannot resume."""
 
 
 @dataclass(frozen=True)
 class Defaults:
-    """Of one size of a model."""
+    """Defaults of one model size."""
 
     steps: int
     batch: int
@@ -168,7 +168,7 @@ def fraction(text: str) -> float:
 
 
 def complete(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> argparse.Namespace:
-    """Fills in what depends on other arguments, and ends the program where they do not fit together."""
+    """Fill in the arguments that depend on others, and end the program if they are inconsistent."""
     for field, value in dataclasses.asdict(arguments.sizes[arguments.size]).items():
         if getattr(arguments, field) is None:
             setattr(arguments, field, value)
@@ -214,7 +214,7 @@ def complete(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
 
 
 def _local_rank() -> int:
-    """Which GPU of its machine a process of torchrun takes."""
+    """The local GPU that a process of torchrun uses."""
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
@@ -230,7 +230,7 @@ def _check_gpu(parser: argparse.ArgumentParser, ours: list[str]) -> None:
 
 
 def refuse_long_simulation(parser, arguments, build, tokens_per_sequence: int) -> None:
-    """Ends the program, unless --yes was given, where the simulated run would take over an hour.
+    """End the program, unless --yes was given, if the simulated run would take over an hour.
 
     build makes the model. The estimate is a lower bound: six operations for each parameter and token, at the speed at
     which the simulator does a matrix product here.
@@ -278,7 +278,7 @@ class Session:
 
 @contextlib.contextmanager
 def session(arguments: argparse.Namespace) -> Iterator[Session]:
-    """Seeds, torch's deterministic algorithms, the processes of torchrun, and the simulated GPU."""
+    """Context with seeds, torch's deterministic algorithms, the processes of torchrun, and the simulated GPU."""
     rank = int(os.environ.get("RANK", "0"))
     device = torch.device("cuda", _local_rank()) if arguments.device == "cuda" else torch.device("cpu")
     with contextlib.ExitStack() as stack:
@@ -308,7 +308,7 @@ def _deterministic() -> Iterator[None]:
 
 
 def prepare_run(arguments: argparse.Namespace, model_name: str, text: str, place: Session) -> None:
-    """Makes the folder and writes settings.json, or holds it to the settings that the run began with."""
+    """Create the folder and write settings.json, or check the settings against those that the run began with."""
     settings = {
         name: getattr(arguments, name) for name in (*DECISIVE, *ROUNDING) if name not in ("model", "text")
     }
@@ -334,7 +334,7 @@ def prepare_run(arguments: argparse.Namespace, model_name: str, text: str, place
 
 
 def prepare_tokenizer(arguments: argparse.Namespace, text: str, place: Session):
-    """Trained by process 0, read by the others."""
+    """The tokenizer, trained by process 0 and read by the others."""
     path = arguments.folder / "tokenizer.json"
     if place.rank == 0:
         tokenizer = corpus.train_tokenizer(text, arguments.vocabulary, path)
@@ -347,7 +347,7 @@ def prepare_tokenizer(arguments: argparse.Namespace, text: str, place: Session):
 
 
 def learning_rate(step: int, arguments: argparse.Namespace) -> float:
-    """Of step 1, 2, ...: rises over the warm-up, then falls as a cosine to a tenth in the last step."""
+    """The learning rate of step 1, 2, ...: linear warm-up, then cosine decay to a tenth in the last step."""
     if step <= arguments.warmup:
         return arguments.learning_rate * step / arguments.warmup
     done = (step - arguments.warmup) / (arguments.steps - arguments.warmup)
@@ -355,7 +355,7 @@ def learning_rate(step: int, arguments: argparse.Namespace) -> float:
 
 
 class Trainer:
-    """A model of whose forward the result is the sum of the losses of a micro-batch's targets, trained on batches."""
+    """Trains a model on batches. The model's forward returns the sum of the losses of a micro-batch's targets."""
 
     def __init__(self, model: nn.Module, batches, arguments: argparse.Namespace, place: Session) -> None:
         self.arguments, self.place, self.batches = arguments, place, batches
@@ -372,7 +372,7 @@ class Trainer:
         self.folder = arguments.folder / "checkpoints"
 
     def _distributed(self) -> nn.Module:
-        """The model as all processes call it."""
+        """The model wrapped for all processes."""
         if self.arguments.compile:
             self.model.compile()
         if not dist.is_initialized():
@@ -393,7 +393,7 @@ class Trainer:
         return fully_shard(self.model, mesh=mesh, mp_policy=policy)
 
     def train(self) -> list[dict]:
-        """All steps that are left; the entries of the whole run's log."""
+        """Train the remaining steps; return the log entries of the whole run."""
         done = self._restore()
         path = self.arguments.folder / "losses.jsonl"
         log = loss_log.LossLog(path, done) if self.place.rank == 0 else None
@@ -454,7 +454,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def _synchronized(self, last: bool) -> Iterator[None]:
-        """Processes exchange gradients once a step, with the last micro-batch."""
+        """Context in which processes exchange gradients only once per step, in the last micro-batch."""
         if self.arguments.fsdp:
             self.model.set_requires_gradient_sync(last)
         waits = dist.is_initialized() and not self.arguments.fsdp and not last
@@ -463,7 +463,7 @@ class Trainer:
 
     @torch.no_grad()
     def _validate(self) -> float:
-        """Loss per target on the text that was held out."""
+        """Loss per target on the held-out text."""
         self.model.eval()
         held_out, processes = self.batches.validation, self.arguments.processes
         total = torch.zeros((), device=self.place.device)
@@ -507,7 +507,7 @@ class Trainer:
             dist.barrier()
 
     def _restore(self) -> int:
-        """Steps that are done."""
+        """Load the last checkpoint; return the number of completed steps."""
         path = checkpoints.latest(self.folder)
         if path is None:
             return 0
@@ -546,7 +546,7 @@ class Trainer:
 
 
 def device_name(arguments: argparse.Namespace) -> str:
-    """For titles: what the run's operators ran on."""
+    """The device that the run's operators ran on, for titles."""
     if arguments.simulated:
         return f"{arguments.arch} (simulated)"
     return torch.cuda.get_device_name() if arguments.device == "cuda" else "CPU"

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def load_pack_module():
-    """hipkittens/_pack.py without the package around it, which opens libraries."""
+    """Load hipkittens/_pack.py without importing the package, which would load libraries."""
     import importlib.util
 
     spec = importlib.util.spec_from_file_location("hipkittens_pack", ROOT / "hipkittens" / "_pack.py")
@@ -31,7 +31,7 @@ def load_pack_module():
 
 
 class PackBytes:
-    """A path that has the bytes in memory."""
+    """A path whose bytes are in memory."""
 
     def __init__(self, data: bytes):
         self._data = data
@@ -47,7 +47,7 @@ STREAM = bytes(range(256))
 
 
 def pack_of(module, data: bytes) -> bytes:
-    """The pack that an input stands for."""
+    """The pack that a fuzz input encodes."""
     if not data:
         return data
     choice, body = data[0], data[1:]
@@ -67,7 +67,7 @@ def pack_of(module, data: bytes) -> bytes:
 
 
 def check(module, data: bytes) -> None:
-    """Raises what is not a PackError (or the KeyError of a name that is not there)."""
+    """Raise anything that is not a PackError (or the KeyError of an unknown name)."""
     pack = module.Pack(PackBytes(pack_of(module, data)))
     try:
         count = pack.verify()
@@ -85,7 +85,7 @@ def check(module, data: bytes) -> None:
 
 
 def seeds() -> dict[str, bytes]:
-    """A small whole pack, and its index alone."""
+    """A small complete pack, and its index alone."""
     image = STREAM[:64]
     index = {
         "format": 1,

@@ -21,7 +21,7 @@ typedef unsigned long ulong;
 
 
 class CompileError(Exception):
-    """The device compiler refused its input; the text is what it printed."""
+    """The device compiler rejected its input; the text is the compiler's output."""
 
 
 def _zig(*arguments: str) -> None:
@@ -46,7 +46,7 @@ def _to_assembly(directory: pathlib.Path, source: str, target: str, options: tup
 
 @functools.cache
 def compile_hip(source: str, target: str, options: tuple[str, ...] = ()) -> bytes:
-    """The code object of HIP C++ `source` (without HIP's headers; PREAMBLE is put in front of it)."""
+    """Compile HIP C++ `source` to a code object (without HIP's headers; PREAMBLE is prepended)."""
     with tempfile.TemporaryDirectory() as name:
         directory = pathlib.Path(name)
         return _link(directory, _to_assembly(directory, source, target, options), target)
@@ -54,14 +54,14 @@ def compile_hip(source: str, target: str, options: tuple[str, ...] = ()) -> byte
 
 @functools.cache
 def assembly_of(source: str, target: str, options: tuple[str, ...] = ()) -> str:
-    """What compile_hip assembles."""
+    """The assembly text that compile_hip assembles."""
     with tempfile.TemporaryDirectory() as name:
         return _to_assembly(pathlib.Path(name), source, target, options).read_text()
 
 
 @functools.cache
 def assemble(text: str, target: str) -> bytes:
-    """The code object of a complete assembly file (with its .amdhsa_kernel and .amdgpu_metadata)."""
+    """Assemble a complete assembly file (with its .amdhsa_kernel and .amdgpu_metadata) to a code object."""
     with tempfile.TemporaryDirectory() as name:
         directory = pathlib.Path(name)
         (directory / "kernel.s").write_text(text)

@@ -15,7 +15,7 @@ SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g1"
 
 
 def build(output: pathlib.Path, sources: Sequence[pathlib.Path | str], *options: str) -> pathlib.Path:
-    """Compiles `sources`, paths from the repository's root, into `output`."""
+    """Compile `sources`, paths from the repository's root, into `output`."""
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if not compiler:
         pytest.skip("no C++ compiler on this machine")

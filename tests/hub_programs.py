@@ -16,7 +16,7 @@ def draw(*shape, seed=0):
 
 
 def loads(repository: Path) -> None:
-    """A build is whole: it has no need of an installed hipkittens, and stands beside one."""
+    """A build is self-contained: it does not need an installed hipkittens, and can be loaded next to one."""
     import kernels
     from kernels._rust import Digest
 
@@ -66,7 +66,7 @@ def loads(repository: Path) -> None:
 
 
 def links(repository: Path) -> None:
-    """As the hub's cache holds a repository: every file a link to one with its digest for a name, in a folder without folders."""
+    """A repository as the hub's cache stores it: every file is a link to a file named by its digest, in a flat folder."""
     import hashlib
 
     import kernels
@@ -87,7 +87,7 @@ def links(repository: Path) -> None:
 
 
 def kernelizes(repository: Path) -> None:
-    """Every layer, from the repository and from this installation, by torch.compile, too."""
+    """Every layer, from the repository and from this installation, also under torch.compile."""
     import kernels
     from kernels import LocalLayerRepository, Mode, use_kernel_forward_from_hub
 

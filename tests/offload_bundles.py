@@ -7,7 +7,7 @@ import zlib
 
 
 def offload_bundle(images):
-    """As clang-offload-bundler writes it: the host's entry, which is empty, and a code object for each target."""
+    """A bundle as clang-offload-bundler writes it: the host's entry, which is empty, and a code object for each target."""
     entries = {"host-x86_64-unknown-linux-gnu-": b""} | {
         f"hipv4-amdgcn-amd-amdhsa--{target}": image for target, image in images.items()
     }
@@ -35,7 +35,7 @@ COMPRESSORS = {0: zlib.compress, 1: zstd}
 
 
 def compressed_bundle(bundle, version, method, said=None):
-    """As --offload-compress writes it, from the fields that code_object/compressed_bundle.h lists; `said`: another size of the bundle."""
+    """A bundle as --offload-compress writes it, from the fields that code_object/compressed_bundle.h lists; `said`: another declared size."""
     data, said = COMPRESSORS.get(method, zlib.compress)(bundle), len(bundle) if said is None else said
     sizes = {1: "<I", 2: "<II", 3: "<QQ"}.get(version, "<QQ")
     whole = 8 + struct.calcsize(sizes) + 8 + len(data)

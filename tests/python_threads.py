@@ -5,7 +5,7 @@ import threading
 
 
 def at_once(count, work):
-    """Runs work(0), work(1), ... in threads that start together; raises what one of them raised."""
+    """Run work(0), work(1), ... in threads that start together; raise an exception that one of them raised."""
     start, errors = threading.Barrier(count), []
 
     def run(number):

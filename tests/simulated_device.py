@@ -65,7 +65,7 @@ _other_path: pathlib.Path | None = None
 
 @contextlib.contextmanager
 def using(path: pathlib.Path | None) -> Iterator[None]:
-    """Modules that are loaded within belong to the simulator at `path`, and launch in it ever after; None: the usual one."""
+    """Context in which loaded modules belong to the simulator at `path`, and always launch in it; None: the usual one."""
     global _other_path
     before, _other_path = _other_path, path
     try:
@@ -95,7 +95,7 @@ def _check(status: int, what: str, lib: ctypes.CDLL) -> None:
 
 
 def take_findings() -> list[dict]:
-    """What the checkers have found since the last call, as simulator.h describes it; notes included."""
+    """The checkers' findings since the last call, as simulator.h describes them; notes included."""
     lib = library()
     lib.hipkittens_findings.restype = ctypes.c_size_t
     buffer = ctypes.create_string_buffer(lib.hipkittens_findings(None, ctypes.c_size_t(0)) + 1)
@@ -123,7 +123,7 @@ class Kernel:
         unwritten: Mapping[str, int] | None = None,
         **settings,
     ) -> Report:
-        """Runs the kernel; it may touch exactly `regions`. Settings by name: arithmetic, host_level, threads, ..."""
+        """Run the kernel; it may access exactly `regions`. Settings by name: arithmetic, host_level, threads, ..."""
         lib = self.module.library
         chosen = Settings()
         lib.hipkittens_get_settings(ctypes.byref(chosen))

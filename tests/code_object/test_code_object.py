@@ -281,7 +281,7 @@ def test_damaged_files_never_crash_for_long(program, tmp_path, seed):
 
 
 def test_what_is_loaded_does_not_know_the_lines():
-    """Two sources that differ in empty lines make other files and the same code; another constant makes other code."""
+    """Two sources that differ in empty lines give different files with the same loaded code; another constant gives different code."""
 
     def build(before: str, constant: int) -> bytes:
         source = before + f'extern "C" __global__ void scale(uint* x) {{ x[thread_id()] *= {constant}; }}'

@@ -47,7 +47,7 @@ with hipkittens.simulate("gfx942"):
 
 
 def expected(factor: float) -> torch.Tensor:
-    """What the kernel stores."""
+    """The values that the kernel stores."""
     x = torch.arange(256.0)
     return sum(factor * x.roll(-round) + 1 for round in range(3))
 
@@ -57,7 +57,7 @@ def line_of(words: str) -> int:
 
 
 def write(folder):
-    """(program, kernel), files in the folder."""
+    """Write (program, kernel) as files into the folder."""
     (folder / "program.py").write_text(textwrap.dedent(PROGRAM))
     (folder / "scale.cpp").write_text(KERNEL)
     return folder / "program.py", folder / "scale.cpp"

@@ -75,7 +75,7 @@ REFUSED = [
 
 @pytest.fixture(scope="module")
 def refusals():
-    """What each of these commands is answered, in one session."""
+    """The responses to each of these commands, in one session."""
     done = debugged("--json", standard_input="\n".join(command for command, _ in REFUSED))
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     return {answer["command"]: answer["error"] for answer in answers}

@@ -18,7 +18,7 @@ pytest.importorskip("elftools")
 
 
 def checked(message):
-    """A message as the type that the protocol has for it. ValidationError if it is not one."""
+    """The message as the protocol's own type. ValidationError if it does not conform."""
     name = message["event"] if message["type"] == "event" else message["command"]
     suffix = "Event" if message["type"] == "event" else "Response"
     if message["type"] == "response" and not message["success"]:
@@ -27,7 +27,7 @@ def checked(message):
 
 
 class Editor:
-    """Sends what dap-python's client writes, and keeps what comes back."""
+    """A client that sends the messages of dap-python's client, and keeps the responses."""
 
     def __init__(self, folder):
         program, kernel = write(folder)
@@ -60,7 +60,7 @@ class Editor:
             self.events.append(message)
 
     def ask(self, command, **arguments):
-        """The body of the answer, which has to be a success."""
+        """The body of the response, which has to report success."""
         message = self.send(command, **arguments)
         assert message["success"], message
         return message.get("body", {})

@@ -85,7 +85,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def start(folder, tmp_path):
-    """A session of the program that launches a kernel once for each seed."""
+    """A session of a program that launches a kernel once for each seed."""
     with open(tmp_path / "output", "w+") as output:
         sessions = []
 
@@ -102,7 +102,7 @@ def start(folder, tmp_path):
 
 
 def stops(session: Session):
-    """The stops of each launch, by the seed that the launch is compared with: up to its end, the end left out."""
+    """The stops of each launch, by the seed of the order it is compared with, excluding the stop at its end."""
     session.stops_at_ends = True
     found = {}
     for seed in SEEDS:
@@ -120,7 +120,7 @@ def stops(session: Session):
 
 @pytest.mark.parametrize("checks", [None, "all"])
 def test_an_order_that_does_not_matter_is_no_difference(start, checks):
-    """The other run has left no trace: memory that is added to, and the host's own float mode, are as without it."""
+    """The other run leaves no trace: memory with accumulated values and the host's float mode are as without it."""
     session = start("accumulate", grid=3, checks=checks)
     assert stops(session) == {seed: [] for seed in SEEDS}
     assert session.printed()[: len(SEEDS)] == ["right True"] * len(SEEDS)

@@ -10,7 +10,7 @@ from hipkittens.debugging.register_values import RegisterFile, Scalar, VectorReg
 
 
 def registers(dwords):
-    """Of a (registers, 64) tensor of 32-bit numbers."""
+    """Registers from a (registers, 64) tensor of 32-bit numbers."""
     return VectorRegisters(dwords.contiguous().view(torch.uint8).reshape(*dwords.shape, 4), "v")
 
 

@@ -196,7 +196,7 @@ def test_an_operation_in_flight_is_named_by_its_instruction(session):
 
 
 def test_a_launch_that_runs_can_be_stopped(session):
-    """The second launch's rounds are made endless, so that there is time for it."""
+    """The second launch's loops are made endless, so that there is time to stop it."""
     session.set_breakpoint("scale workgroup 0 wave 0")
     session.go_on()
     session.delete_breakpoint(1)

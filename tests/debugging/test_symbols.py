@@ -17,7 +17,7 @@ pytest.importorskip("elftools")
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """Of each kind of debug information, the code object and the compiler's listing."""
+    """The code object and the compiler's listing, for each kind of debug information."""
     folder = tmp_path_factory.mktemp("symbols")
     (folder / "scale.cpp").write_text(KERNEL)
     found = {}
@@ -70,7 +70,7 @@ def test_a_line_without_code_means_the_next_one(compiled):
 
 
 def test_a_variable_is_where_the_code_uses_it(compiled):
-    """The sum is the register that the store of the last line stores."""
+    """The sum is in the register that the store of the last line stores."""
     symbols, _ = compiled["full"]
     store = next(row for row in symbols.instructions if row.text.startswith("global_store_dword"))
     stored = int(re.search(r", v(\d+), ", store.text)[1])

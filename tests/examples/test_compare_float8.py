@@ -46,7 +46,7 @@ def test_it_trains_every_recipe_on_the_kernels(tmp_path, capsys, monkeypatch):
 
 
 def test_kept_curves_lie_on_each_other(tmp_path):
-    """30 steps: no recipe is further from its emulation than twice what 8 bits are from bfloat16, and all of them learn."""
+    """30 steps: no recipe is further from its emulation than twice the distance of 8 bits from bfloat16, and all of them learn."""
     path = tmp_path / "float8_gfx950.json"
     path.write_text((IMAGES / path.name).read_text())
     result = json.loads(path.read_text())

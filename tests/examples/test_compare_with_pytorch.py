@@ -35,7 +35,7 @@ def test_arguments_that_would_change_the_comparison(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", KEPT)
 def test_kept_curves_lie_on_each_other(tmp_path, name):
-    """300 steps; hipkittens is no further from PyTorch than twice what PyTorch is from itself."""
+    """300 steps; hipkittens is no further from PyTorch than twice the distance of PyTorch from itself."""
     path = tmp_path / f"{name}.json"
     path.write_text((IMAGES / f"{name}.json").read_text())
     result = json.loads(path.read_text())

@@ -50,7 +50,7 @@ def test_dropout_goes_on_where_it_was(tmp_path, monkeypatch, source):
 
 @pytest.mark.parametrize("ops", (operators.HIPKITTENS, operators.TORCH), ids=operators.SOURCES)
 def test_sequences_do_not_see_each_other(ops):
-    """A sequence alone has the logits that it has among others."""
+    """A sequence has the same logits alone and packed with others."""
     torch.manual_seed(0)
     model = Bert(dataclasses.replace(SIZES["tiny"], vocabulary=300), ops).eval()
     tokens = torch.randint(300, (12,))

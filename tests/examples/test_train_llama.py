@@ -40,7 +40,7 @@ def test_it_learns_and_leaves_a_complete_run(tmp_path, capsys):
 
 
 def test_a_killed_run_goes_on_to_the_same_losses(tmp_path):
-    """With real processes and a real SIGKILL: one run without it, one that is killed and resumed."""
+    """With real processes and a real SIGKILL: one uninterrupted run, and one that is killed and resumed."""
     tail = ("--sample", "0", "--arch", "gfx950")
 
     def start(run, *more):
@@ -71,7 +71,7 @@ def test_a_killed_run_goes_on_to_the_same_losses(tmp_path):
 
 @pytest.fixture
 def one_process(monkeypatch, tmp_path):
-    """What torchrun --nproc-per-node 1 sets."""
+    """The environment that torchrun --nproc-per-node 1 sets."""
     for name, value in {
         "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
     }.items():  # fmt: skip
@@ -103,7 +103,7 @@ def test_distributed_wrappers_change_nothing(tmp_path, one_process, monkeypatch,
 @pytest.mark.slow
 @pytest.mark.parametrize("more", ((), ("--fsdp",)), ids=("ddp", "fsdp"))
 def test_two_processes_train_as_one(tmp_path, more):
-    """Each takes half of every batch; a run that is interrupted goes on to the same losses."""
+    """Each process takes half of every batch; an interrupted run resumes with the same losses."""
     torchrun = [
         sys.executable,
         "-m",

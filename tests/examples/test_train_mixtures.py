@@ -36,9 +36,9 @@ BLOCKS = {
     ],
 )
 def test_thirty_steps_go_the_way_of_pytorch(tmp_path, name, arch):
-    """No further from PyTorch than twice what PyTorch is from itself in another order, or a rounding to bfloat16 of the loss.
+    """No further from PyTorch than twice PyTorch's distance from itself in another order, or than one bfloat16 rounding of the loss.
 
-    A token whose experts change by a rounding makes either distance jump, so that neither alone bounds the other.
+    A token whose experts change because of rounding makes either distance jump, so that neither alone bounds the other.
     """
     trained = options(tmp_path, "run", steps=30)
     assert compare_with_pytorch.main([name, "--arch", arch, *trained]) == 0

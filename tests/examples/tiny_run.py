@@ -9,7 +9,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def text_file(folder: Path) -> Path:
-    """Sixty paragraphs of a few words: easy to learn, and none like the other."""
+    """Sixty paragraphs of a few words: easy to learn, and all different."""
     path = folder / "text.txt"
     draw = random.Random(0)
     words = ("one", "two", "three", "five", "seven", "eleven", "thirteen")
@@ -22,7 +22,7 @@ def text_file(folder: Path) -> Path:
 
 
 def options(folder: Path, run: str, *more: str, steps: int = 12) -> list[str]:
-    """Arguments of either script."""
+    """Arguments for either script."""
     path = folder / "text.txt"
     settings = {
         "--folder": folder / run, "--text": path if path.exists() else text_file(folder), "--vocabulary": 300,
@@ -37,7 +37,7 @@ def log(run: Path) -> list[dict]:
 
 
 def results(run: Path) -> list[dict]:
-    """The log without what depends on the clock."""
+    """The log without the fields that depend on the clock."""
     return [
         {name: value for name, value in entry.items() if name != "tokens_per_second"} for entry in log(run)
     ]

@@ -34,7 +34,7 @@ def every_kernel_ran(library):
 
 @pytest.fixture
 def simulated():
-    """A function's results for the same tensors on the CPU, which a GPU's equal to the bit."""
+    """A function's results for the same tensors on the CPU, to which the GPU's are bitwise equal."""
 
     def call(function, *tensors):
         with hipkittens.simulate(TARGET):
@@ -48,7 +48,7 @@ def drawn(*shape, seed=0, dtype=torch.bfloat16, device="cuda"):
 
 
 def late(value):
-    """The value, written a tenth of a second after the current stream comes to it; until then there are zeros."""
+    """A tensor with the value written a tenth of a second after the current stream reaches the write; until then it holds zeros."""
     written = torch.zeros_like(value)
     torch.cuda.current_stream().synchronize()
     torch.cuda._sleep(200_000_000)

@@ -16,14 +16,14 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 def missing() -> str | None:
-    """What the tests need and this machine has not."""
+    """Requirements of the tests that this machine does not meet."""
     if not (torch.version.cuda and torch.cuda.is_available()):
         return "no NVIDIA GPU, or a torch that knows none"
     return None if shutil.which("nvcc") else "no nvcc"
 
 
 def build(folder: pathlib.Path) -> pathlib.Path:
-    """With PyTorch's own CUDA runtime: another one in the process would have a current device of its own."""
+    """Build against PyTorch's own CUDA runtime: a second runtime in the process would have its own current device."""
     library = folder / "libamdhip64.so"
     subprocess.run(
         ["nvcc", "--cudart=shared", "-std=c++20", "-O2", "-shared", "-Xcompiler", "-fPIC,-fvisibility=hidden", f"-I{HERE.parents[1] / 'csrc'}",
@@ -34,7 +34,7 @@ def build(folder: pathlib.Path) -> pathlib.Path:
 
 
 def connect(library: pathlib.Path, target: str) -> None:
-    """Before the process's first call. PyTorch is a CUDA build all the same, and goes on as such."""
+    """Connect before the process's first call. PyTorch remains a CUDA build and keeps behaving as one."""
     os.environ["HIPKITTENS_LIBHIP_PATH"] = str(library)
     os.environ["HIP_ON_CUDA_SIMULATOR"] = str(_installation.SIMULATOR)
     os.environ["HIP_ON_CUDA_TARGET"] = target
@@ -46,7 +46,7 @@ def connect(library: pathlib.Path, target: str) -> None:
 
 
 def connect_as_parent() -> None:
-    """In a process that one that is connected started with its environment."""
+    """Connect in a process started by a connected process, from the environment it passed on."""
     connect(pathlib.Path(os.environ["HIPKITTENS_LIBHIP_PATH"]), os.environ["HIP_ON_CUDA_TARGET"])
 
 
@@ -58,5 +58,5 @@ def _library_in_use() -> ctypes.CDLL:
 
 
 def failure() -> str:
-    """What the first kernel that failed said, or ""."""
+    """The error message of the first kernel that failed, or ""."""
     return _library_in_use().hip_on_cuda_failure().decode()

@@ -15,13 +15,13 @@ LARGEST = 128
 
 
 def small(name):
-    """The example that errors quote, with smaller numbers."""
+    """The example quoted by error messages, with smaller numbers."""
     text = re.sub(r"\d+", lambda number: str(min(int(number[0]), LARGEST)), SYNTAX[name].example)
     return parse_shapes(name, text)[0]
 
 
 def refusal(problem, device):
-    """Why its target has no kernel for it, or None."""
+    """Why the target has no kernel for it, or None."""
     try:
         with torch.no_grad():
             problem.call(device)()
@@ -32,7 +32,7 @@ def refusal(problem, device):
 
 @pytest.mark.parametrize("name", SYNTAX)
 def test_a_problem_runs(name):
-    """Or is refused as by the simulator: formats that a target's matrix instructions do not take."""
+    """Or it is refused as in the simulator: formats that a target's matrix instructions do not support."""
     reason = refusal(small(name), "cuda")
     if reason is not None:
         with hipkittens.simulate(TARGET):

@@ -21,7 +21,7 @@ connection.connect_as_parent()
 
 @pytest.fixture(scope="module")
 def started(library, tmp_path_factory):
-    """What a command prints. Python runs sitecustomize before it, which puts the GPUs in their place."""
+    """The output of a command. Python runs sitecustomize before it, which substitutes the GPUs."""
     folder = tmp_path_factory.mktemp("sitecustomize")
     (folder / "sitecustomize.py").write_text(CONNECT)
     environment = {

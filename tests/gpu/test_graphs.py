@@ -13,7 +13,7 @@ from tests.gpu.test_gpu_operations import Block, step
 
 
 def warmed(function):
-    """As PyTorch's pages say: a few times on a side stream before a capture."""
+    """Run a few times on a side stream before a capture, as PyTorch's documentation recommends."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

@@ -54,7 +54,7 @@ def test_a_stream_waits_for_an_event_of_another(stream):
 
 
 def test_a_stream_that_does_not_wait_reads_what_was_there(stream):
-    """That these tests would see a launch on the wrong stream."""
+    """Shows that these tests would detect a launch on the wrong stream."""
     x, w = X(), W()
     wrong = hipkittens.rms_norm(torch.zeros_like(x), w)
     torch.cuda.synchronize()
@@ -105,7 +105,7 @@ def test_memory_that_another_stream_uses_is_not_given_away(stream):
 
 
 def test_neighbours_in_the_same_allocation_keep_what_others_write(stream):
-    """Tensors of a few KiB share an allocation of the caching allocator: a kernel writes back its own bytes alone."""
+    """Tensors of a few KiB share an allocation of the caching allocator: a kernel may write back only its own bytes."""
     x, w, counter = X(), W(), torch.zeros(256, device="cuda")
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):

@@ -27,7 +27,7 @@ def module(name, **contents):
 
 
 def install(monkeypatch, *modules):
-    """Makes the modules importable, with empty packages above them."""
+    """Make the modules importable, with empty packages above them."""
     for made in modules:
         parts = made.__name__.split(".")
         for end in range(1, len(parts)):
@@ -75,7 +75,7 @@ def megatron(monkeypatch):
 
 
 def torchtitan(monkeypatch):
-    """Returns what @override was given."""
+    """Returns the arguments passed to @override."""
     registered = []
 
     def override(*, target, description="", exact=False, fqns=None):
@@ -194,7 +194,7 @@ def vllm(monkeypatch):
 
 
 def vllm_attention(monkeypatch, **switches):
-    """Returns the paths of the backends that are registered. switches: of vllm.envs."""
+    """Returns the paths of the registered backends. switches: those of vllm.envs."""
     registered = {}
 
     class AttentionBackendEnum(enum.Enum):
@@ -245,7 +245,7 @@ def vllm_attention(monkeypatch, **switches):
 
 
 def vllm_experts(monkeypatch, custom_op):
-    """As much as importing the integration and registering it take, and the choice of experts."""
+    """What importing and registering the integration needs, and the selection of experts."""
     package = "vllm.model_executor.layers.fused_moe"
     gates = {
         "SILU": "silu",
@@ -295,7 +295,7 @@ def vllm_experts(monkeypatch, custom_op):
 
 
 def vllm_scaled_experts(monkeypatch):
-    """Schemes by their names, and selections that give nothing. Returns the options of compilation, which enable what `custom_ops` names."""
+    """Schemes by name, and selections that return nothing. Returns the compilation options, which enable the names in `custom_ops`."""
     package, quantization = "vllm.model_executor.layers.fused_moe", "vllm.model_executor.layers.quantization"
     options = types.SimpleNamespace(
         custom_ops=set(), enabled_custom_ops=collections.Counter(), disabled_custom_ops=collections.Counter()
@@ -340,7 +340,7 @@ def vllm_scaled_experts(monkeypatch):
 
 
 def sglang(monkeypatch):
-    """The registry of hooks, which puts them in place, and the norm that they are for."""
+    """The registry of hooks, which installs them, and the norm that they apply to."""
 
     class HookType(enum.Enum):
         AROUND = "around"

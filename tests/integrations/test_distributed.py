@@ -27,7 +27,7 @@ TOLERANCE = 4 * 2.0**-8
 
 
 def run_both(command, environment):
-    """Two processes, told apart by RANK, to their ends."""
+    """Run two processes, distinguished by RANK, to completion."""
     running = [
         subprocess.Popen(
             command, cwd=ROOT, env={**environment, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True

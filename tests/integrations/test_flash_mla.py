@@ -110,8 +110,8 @@ def test_several_key_heads(target):
 
 
 def in_bytes(values, room):
-    """What FlashMLA documents of a cache of 8 bits, byte by byte, of values (blocks, size, 576 or 512) that it has exactly but for codes;
-    and the values that it holds, in bfloat16. `room` bytes are between its pages."""
+    """An 8-bit cache as FlashMLA documents it, byte by byte, of values (blocks, size, 576 or 512) that are exact except for quantization;
+    and the values that it holds, in bfloat16. `room` bytes separate its pages."""
     blocks, size, features = values.shape
     codes, each = (512, 128) if features == 576 else (448, 64)
     latent = values[..., :codes].float().unflatten(-1, (-1, each))
@@ -135,7 +135,7 @@ def in_bytes(values, room):
 @pytest.mark.parametrize("features", [576, 512])
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.uint8])
 def test_caches_with_scales_in_their_rows(target, features, dtype):
-    """As those of 16 bits that hold the same numbers: of one cache, whose rows of 656 bytes are not copied, and of two."""
+    """Same results as 16-bit caches with the same numbers: for one cache, whose rows of 656 bytes are not copied, and for two."""
     generator = torch.Generator().manual_seed(0)
     draw = lambda *shape: torch.randn(shape, generator=generator)  # noqa: E731
     q = draw(2, 2, 16, features).bfloat16()
@@ -185,7 +185,7 @@ def test_caches_with_scales_in_their_rows(target, features, dtype):
 
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])
 def test_sequences_of_a_cache_with_scales_in_its_rows(target):
-    """Without lists: the bits of a cache of 16 bits that holds the same numbers."""
+    """Without lists: bitwise equal to a 16-bit cache that holds the same numbers."""
     _, (q, cache, *rest) = arguments()
     rows, held = in_bytes(cache.squeeze(2).nan_to_num(), 0)
     with hipkittens.simulate(target, checks=True, arithmetic="strict"):

@@ -22,7 +22,7 @@ BF16 = torch.bfloat16
 
 @pytest.fixture
 def load(monkeypatch):
-    """Imports an integration anew, among the stubs that this test has installed."""
+    """Import an integration afresh, among the stubs that this test has installed."""
     loaded = []
 
     def importer(name):

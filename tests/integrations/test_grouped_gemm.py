@@ -65,7 +65,7 @@ def test_products_and_gradients(ops, target, trans_b, sizes):
 
 
 def test_weights_that_are_views_and_no_rows(ops):
-    """As Megatron's GroupedMLP views its two matrices; and a rank whose experts no token chose."""
+    """Weights viewed as Megatron's GroupedMLP views its two matrices; and a rank whose experts no token chose."""
     whole, a = draw(32, 4 * 24), draw(10, 32, seed=1)
     with hipkittens.simulate("gfx942", checks="all") as run:
         out = ops.gmm(a, whole.view(4, 32, -1), torch.tensor([4, 3, 2, 1]), trans_b=False)

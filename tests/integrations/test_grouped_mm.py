@@ -29,7 +29,7 @@ def random(*shape, seed=0):
 
 
 def experts(x, first, second, offs):
-    """As Transformers' experts: both layers by F.grouped_mm."""
+    """Both expert layers by F.grouped_mm, as Transformers calls it."""
     hidden = torch.nn.functional.grouped_mm(x, first.transpose(-2, -1), offs=offs)
     return torch.nn.functional.grouped_mm(
         torch.nn.functional.silu(hidden), second.transpose(-2, -1), offs=offs

@@ -26,7 +26,9 @@ def target(request):
 
 @pytest.fixture(autouse=True)
 def reference_of_any_cpu():
-    """On a CPU with AMX PyTorch 2.13 hands products of whole tensors' scales to oneDNN, which refuses fnuz; its own kernel does not."""
+    """PyTorch's reference result. On a CPU with AMX, PyTorch 2.13 hands products with tensor-wise scales to oneDNN, which refuses fnuz;
+    its own kernel does not.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         with torch.backends.mkldnn.flags(enabled=False):
@@ -38,13 +40,13 @@ def codes(*shape, dtype, seed=0):
 
 
 def scales(*shape, seed=0):
-    """Beyond the range of the codes."""
+    """Scales over a wider range than that of the quantized values."""
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(shape, generator=generator) * 2.0 ** torch.randint(-8, 9, shape, generator=generator)
 
 
 def steps_apart(ours, theirs):
-    """How many values of their 16-bit format lie between, of the elements that are no sums of nearly nothing."""
+    """The largest difference in steps of the 16-bit format, over elements whose sum does not nearly cancel."""
     order = [each.view(torch.int16).int() for each in (ours, theirs)]
     order = [torch.where(each < 0, -32768 - each, each) for each in order]
     kept = theirs.abs() > theirs.float().abs().mean() * 1e-3
@@ -52,7 +54,7 @@ def steps_apart(ours, theirs):
 
 
 def ours_and_theirs(call):
-    """Results of a call, which ran here, and of PyTorch's own kernel."""
+    """The result of a call, which ran here, and that of PyTorch's own kernel."""
     theirs = call()
     with scaled_mm.active():
         ours = call()
@@ -195,7 +197,7 @@ def test_outside_nothing_is_changed(target):
 
 
 def grouped_arguments(target, n=32, k=48):
-    """As torch._scaled_grouped_mm takes them: rows' scales in one dimension, columns' in two."""
+    """Arguments as torch._scaled_grouped_mm expects them: row scales in one dimension, column scales in two."""
     fp8 = TYPES[target][0]
     a, b = codes(40, k, dtype=fp8), codes(3, n, k, dtype=fp8, seed=1).mT
     return a, b, scales(40), scales(3, n, seed=1), torch.tensor([17, 17, 35], dtype=torch.int32)
@@ -225,7 +227,7 @@ def test_products_of_groups(target):
 
 
 def mx_operand(rows, k, bits, seed):
-    """Codes (rows, K), their e8m0 scales (rows, K / 32) and values of both in float64."""
+    """Quantized values (rows, K), their e8m0 scales (rows, K / 32) and the values of both in float64."""
     random = torch.Generator().manual_seed(seed)
     scales = torch.randint(121, 134, (rows, k // 32), generator=random).to(torch.uint8)
     if bits == 4:
@@ -251,7 +253,7 @@ def in_tiles(scales):
 @pytest.mark.skipif(not hasattr(F, "scaled_grouped_mm"), reason="this torch has no F.scaled_grouped_mm")
 @pytest.mark.parametrize("bits", [8, 4])
 def test_products_of_groups_in_mx_formats(bits):
-    """Scales in rows, and swizzled: each group of rows begins with a tile, and there is more room than they need."""
+    """Scales in rows, and swizzled: each group of rows starts a new tile, and the scale tensor is larger than needed."""
     ends, n, k = (40, 40, 190, 201), 136, 160
     a, scale_a, left = mx_operand(205, k, bits, 1)
     b, scale_b, right = mx_operand(len(ends) * n, k, bits, 2)
@@ -300,7 +302,7 @@ def test_swizzled_scales_of_groups_that_are_too_few():
 
 @pytest.mark.skipif(not hasattr(torch, "_scaled_grouped_mm"), reason="this torch has no _scaled_grouped_mm")
 def test_products_of_groups_that_no_kernel_has(target):
-    """PyTorch has none for CPU tensors, which is what the error says."""
+    """PyTorch has none for CPU tensors either, and its error says so."""
     a, b, scale_a, scale_b, offs = grouped_arguments(target)
     of_k = codes(40, 32, dtype=a.dtype, seed=3)
     wrong = [

@@ -51,7 +51,7 @@ def results(qkv, grad, options, dtype=None):
 
 
 class Operators(torch.utils._python_dispatch.TorchDispatchMode):
-    """The names of the package's operators that run."""
+    """Records the names of the package's operators that run."""
 
     def __init__(self):
         super().__init__()
@@ -64,7 +64,7 @@ class Operators(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 def assert_parity(*shapes, dtype=BF16, **options):
-    """Output and gradients within 2x the error of the worse of PyTorch's fused kernel and its plain steps."""
+    """Output and gradients within 2x the larger error of PyTorch's fused kernel and its unfused steps."""
     qkv = inputs(*shapes, dtype=dtype)
     grad = draw(*F.scaled_dot_product_attention(*qkv, **options).shape, dtype=dtype, seed=9)
     exact = results(qkv, grad, options, F64)
@@ -89,7 +89,7 @@ def square(batch, heads, length, size):
 @pytest.mark.parametrize("length, keys", [(33, 33), (33, 45), (45, 33)])
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_top_left_causal_whatever_the_lengths(length, keys, is_causal):
-    """PyTorch's causal mask begins at the first key, ours and flash-attn's ends at the last."""
+    """PyTorch's causal mask is aligned to the first key, ours and flash-attn's to the last."""
     assert_parity((2, 4, length, 64), *((2, 4, keys, 64),) * 2, is_causal=is_causal)
 
 
@@ -160,7 +160,7 @@ def additive(visible):
     ],
 )  # fmt: skip
 def test_masks_that_have_a_kernel(mask):
-    """A query that sees no key gives 0 here as in PyTorch."""
+    """A query that sees no key gives 0 here, as in PyTorch."""
     assert_parity(*square(3, 2, 33, 32), attn_mask=mask)
 
 
@@ -293,7 +293,7 @@ def test_unread_masks_and_transforms_go_on():
 
 
 def test_autocast_and_the_layers_of_torch():
-    """float32 layers under autocast, padded, in training and in evaluation, where PyTorch has a fused path of its own."""
+    """float32 layers under autocast, padded, in training and in evaluation, where PyTorch uses a fused path."""
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(64, 2, 128, dropout=0.0, batch_first=True)
     x, padding = draw(2, 21, 64, dtype=torch.float32), torch.arange(21) >= torch.tensor([[15], [21]])
@@ -335,7 +335,7 @@ def test_checkpoint_repeats_the_dropout(use_reentrant):
 
 
 def test_compile_takes_us_in_and_out_again():
-    """One graph, of our operators while active; a change compiles anew instead of keeping the other's program."""
+    """One graph with our operators while active; a change recompiles instead of reusing the other program."""
     qkv = [x.requires_grad_() for x in inputs(*square(1, 2, 24, 32))]
 
     def attend(q, k, v, mask):
@@ -370,7 +370,7 @@ def test_compile_takes_us_in_and_out_again():
 
 @pytest.mark.slow
 def test_a_program_on_disk_is_not_taken_for_the_other(tmp_path):
-    """torch.compile keeps programs on disk by what they say, and they say the same with us and without."""
+    """torch.compile caches programs on disk by their source, which is the same with and without us."""
     program = """
 import torch, sys
 from contextlib import nullcontext

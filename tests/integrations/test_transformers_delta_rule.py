@@ -44,7 +44,7 @@ def make(name, dtype, **more):
 
 
 class Called(torch.utils._python_dispatch.TorchDispatchMode):
-    """How often each operator of this package is called."""
+    """Counts calls of each operator of this package."""
 
     def __enter__(self):
         self.counts = collections.Counter()
@@ -69,7 +69,7 @@ def error(found, reference):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", PRESENT)
 def test_logits_and_gradients(target, name):
-    """As far from float64 as eager bfloat16 is, within the factor of 2; experts, whose choice jumps, apart."""
+    """Errors relative to float64 are within a factor of 2 of those of eager bfloat16; experts, whose choice is discontinuous, apart."""
     model = make(name, torch.bfloat16)
     exact = copy.deepcopy(model).double()
     eager = copy.deepcopy(model)
@@ -143,7 +143,7 @@ def test_packed_sequences_of_a_layer_are_those_of_separate_calls(target):
 
 @functools.cache
 def losses_of_torch(name):
-    """The same sums in two orders."""
+    """PyTorch's losses with two summation orders."""
     return [losses(make(name, torch.float32, attn_implementation=each)) for each in ("eager", "sdpa")]
 
 
@@ -164,7 +164,7 @@ def test_thirty_steps_are_within_the_noise_of_two_orders(target, name):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_gated_norm(target):
-    """Its results and gradients beside its own forward's, both from float64."""
+    """Results and gradients compared with those of its own forward, both relative to float64."""
     model = make("Qwen3NextConfig", torch.bfloat16)
     norm = model.model.layers[0].linear_attn.norm
     x, gate = (torch.randn(33, 16, generator=torch.Generator().manual_seed(n)).bfloat16() for n in (2, 3))
@@ -200,7 +200,7 @@ def test_what_is_left():
 
 
 def test_names_of_fla():
-    """Its defaults, its order, and what is refused."""
+    """fla's defaults, its argument order, and refused arguments."""
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, 20, heads, 16, generator=generator) for heads in (1, 1, 2))
     g, beta = -torch.rand(1, 20, 2, generator=generator), torch.rand(1, 20, 2, generator=generator)

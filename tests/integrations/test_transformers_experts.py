@@ -53,7 +53,7 @@ def results(block, x, grad):
 @pytest.mark.parametrize("target", ("gfx942", "gfx950"))
 @pytest.mark.parametrize("name", CLASSES)
 def test_blocks(name, target):
-    """Outputs and every gradient, of tokens whose experts float32 chooses, too."""
+    """Outputs and every gradient, including tokens whose experts are chosen in float32."""
     block = block_of(name)
     reference = copy.deepcopy(block).float()
     generator = torch.Generator().manual_seed(3)
@@ -138,7 +138,7 @@ def test_unpatch_restores_everything(name):
 
 
 def test_joined_experts_are_copied_by_no_call(tmp_path, monkeypatch):
-    """The same bytes come out, for optimizers and files, too; what has been moved since is stacked again."""
+    """The same bytes are seen by optimizers and files, too; weights that have been moved since are stacked again."""
     model, stacks = tiny_models.make("qwen3_moe"), []
     ids, parameters = tiny_models.tokens(2, 13), {}
     inputs = {"input_ids": ids}
@@ -307,7 +307,7 @@ def test_layers_are_sharded_and_not_single_experts(one_process):
 
 
 def test_the_command_and_real_sizes(tmp_path, capsys):
-    """128 experts of 48 layers are understood without their weights."""
+    """A model of 128 experts in 48 layers is recognized without its weights."""
     config = transformers.Qwen3MoeConfig(num_hidden_layers=2, num_experts=128)
     config.save_pretrained(tmp_path)
     assert cli.main(["patch", "--dry-run", "--json", str(tmp_path)]) == 0

@@ -39,7 +39,7 @@ def trained(model, **more):
 
 
 def only_fused(model):
-    """Nothing else of the model is replaced, so that all differences are the loss's."""
+    """Patch nothing else of the model, so that all differences are the loss's."""
     off = dict.fromkeys(("attention", "norm", "rotary", "mlp", "loss"), False)
     return hipkittens.patch(model, fused_loss=True, **off)
 
@@ -123,7 +123,7 @@ def test_reasons():
 
 
 def test_memory_of_the_loss():
-    """Nothing as large as the logits is allocated."""
+    """No allocation is as large as the logits."""
     config = transformers.LlamaConfig(**{**SIZES, "vocab_size": 32768})
     model = transformers.AutoModelForCausalLM.from_config(config).to(BF16).train()
     only_fused(model)

@@ -32,7 +32,7 @@ def tensors(length=LENGTH, keys=KEYS):
 
 
 def expected(q, k, v, visible):
-    """In float64, with 0 where a query sees no key."""
+    """The result in float64, with 0 where a query sees no key."""
     k, v = (each.double().repeat_interleave(2, 1) for each in (k, v))
     scores = (q.double() @ k.mT / SIZE**0.5).masked_fill(~visible, float("-inf"))
     return (scores.softmax(-1).nan_to_num(0) @ v).transpose(1, 2)
@@ -58,7 +58,7 @@ MIDDLE[1, 4:6] = False
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("kept", [KEPT, KEPT.flip(1), MIDDLE], ids=["left", "right", "middle"])
 def test_dense_masks_say_what_they_mean(kept, causal, window):
-    """Of bool and of numbers to add; the mask alone decides, not module.is_causal."""
+    """Boolean and additive masks; the mask alone decides, not module.is_causal."""
     if window is not None and kept is MIDDLE:
         pytest.skip("a window counts the keys that are kept, holes and all")
     q, k, v = tensors()
@@ -105,7 +105,7 @@ def lines(caplog):
     ],
 )
 def test_masks_without_a_kernel_go_on_to_pytorch(monkeypatch, caplog, mask, reason, scores):
-    """Said once, however many layers there are; and right, with gradients."""
+    """Reported once, for any number of layers; the results are right, with gradients."""
     monkeypatch.setattr(_log, "once", functools.cache(_log.once.__wrapped__))
     q, k, v = (each.requires_grad_() for each in tensors())
     with caplog.at_level(logging.WARNING, "hipkittens"):
@@ -152,7 +152,7 @@ def test_options_without_a_kernel(option, text):
 
 
 def place_of(queries, keys):
-    """Of the last queries, as this Transformers says it."""
+    """The position of the last queries, in this Transformers' representation."""
     if tiny_models.TRANSFORMERS_5:
         return {"q_length": queries, "q_offset": keys - queries}
     return {"cache_position": torch.arange(keys - queries, keys)}
@@ -163,7 +163,9 @@ def chunks(batch, head, query, key):
 
 
 def test_patterns_without_a_kernel_are_masks_for_pytorch(caplog):
-    """Chunks, with padding: every element; of one query they hide keys as padding does, and of a short prompt nothing: those have kernels."""
+    """Chunked attention, with padding: every element. For one query, chunks hide keys as padding does, and for a short prompt they hide
+    nothing: those cases have kernels.
+    """
     padding = torch.ones(BATCH, KEYS, dtype=torch.long)
     padding[0, :2] = 0
     sizes = {"batch_size": BATCH, "mask_function": chunks, "attention_mask": padding}
@@ -205,7 +207,7 @@ def test_rows_are_found_once_for_all_layers(monkeypatch):
 
 
 def test_a_static_cache_hides_what_nobody_wrote():
-    """Keys behind the last written one hold anything, here NaN; with padding and without."""
+    """Keys past the last written one hold anything, here NaN; with padding and without."""
     q, k, v = tensors(3, 16)
     written = 7
     k[:, :, written:], v[:, :, written:] = float("nan"), float("nan")

@@ -85,7 +85,7 @@ def test_the_bar_sees_a_wrong_window():
 
 
 def test_packed_sequences_are_those_apart():
-    """Three forms: positions that begin again, without a cache and with one, and the flattening collator's lengths."""
+    """Three forms: positions that restart, without a cache and with one, and the flattening collator's lengths."""
     model = tiny_models.make("llama").eval()
     model.set_attn_implementation("hipkittens")
     lengths = (7, 1, 12)
@@ -164,7 +164,7 @@ def test_a_cache_gives_the_logits_of_eager(name, padded, static):
 
 @pytest.mark.parametrize("target, implementation", [("gfx942", None), ("gfx950", "static")])
 def test_greedy_tokens_are_those_of_eager(target, implementation):
-    """Wherever eager's two best logits are further apart than rounding moves them."""
+    """Wherever eager's two best logits are further apart than rounding changes them."""
     model = tiny_models.make("llama").eval()
     rows = 6
     tokens, mask = tiny_models.tokens(rows, 12), torch.ones(rows, 12, dtype=torch.long)
@@ -190,7 +190,7 @@ def test_greedy_tokens_are_those_of_eager(target, implementation):
 
 
 def test_training_goes_the_way_of_eager():
-    """Losses of ten steps: no further from eager's than scaled_dot_product_attention's, twice."""
+    """Losses of ten steps: the distance from eager is at most twice that of scaled_dot_product_attention."""
 
     def train(change):
         model = tiny_models.make("llama")

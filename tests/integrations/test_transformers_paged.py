@@ -31,7 +31,7 @@ NEW = 12  # beyond the windows of 8
 
 
 def right_reads(allocator):
-    """The window's newest keys: 4.57.3 begins one too early, and leaves out the last."""
+    """Reads of the window's newest keys: 4.57.3 starts one position too early, and misses the last."""
     theirs = allocator.get_read_indices
 
     def read(self, request_id, past_length, query_length):
@@ -41,7 +41,7 @@ def right_reads(allocator):
 
 
 def right_writes(allocator):
-    """Each key at its position in the ring: 4.57.3 writes the last keys of a prompt longer than a window to the ring's beginning."""
+    """Writes of each key at its position in the ring: 4.57.3 writes the last keys of a prompt longer than a window to the start of the ring."""
     theirs = allocator.get_write_indices
 
     def write(self, request_id, past_length, query_length):
@@ -61,7 +61,7 @@ def memory(monkeypatch):
 
 @pytest.fixture
 def rings(monkeypatch):
-    """As in Transformers 5.22."""
+    """Fix the rings as Transformers 5.22 does."""
     allocator = cache_manager.SlidingAttentionCacheAllocator
     for name, right in (("get_read_indices", right_reads), ("get_write_indices", right_writes)):
         monkeypatch.setattr(allocator, name, right(allocator))
@@ -69,7 +69,7 @@ def rings(monkeypatch):
 
 @pytest.fixture
 def sizes_of_deepseek(monkeypatch):
-    """Of keys and of values: Transformers' cache has one size, which it takes from head_dim, the rotary part's."""
+    """Separate sizes of keys and of values: Transformers' cache has one size, which it takes from head_dim, the rotary part's."""
     whole = continuous_api.PagedAttentionCache
 
     class Cache(whole):
@@ -86,7 +86,7 @@ def sizes_of_deepseek(monkeypatch):
 
 
 def model_of(name, size):
-    """In float16 with logits far enough apart: a rounding does not change the largest."""
+    """A model in float16 with logits far enough apart that rounding does not change the largest."""
     config = MODELS[name]()
     if name == "deepseek_v3":
         config.qk_nope_head_dim = size - config.qk_rope_head_dim
@@ -114,7 +114,7 @@ def alone(model, prompt):
 
 
 def together(model, tokens_at_once=64):
-    """By continuous batching, in blocks of 4 keys."""
+    """Tokens from continuous batching, in blocks of 4 keys."""
     config = transformers.GenerationConfig(
         max_new_tokens=NEW, do_sample=False, eos_token_id=-1, pad_token_id=0
     )
@@ -138,7 +138,7 @@ def together(model, tokens_at_once=64):
 @pytest.mark.parametrize("size", [64, 56])
 @pytest.mark.parametrize("name", MODELS)
 def test_tokens_are_eager_s(memory, rings, sizes_of_deepseek, monkeypatch, name, size, target):
-    """Also in chunks of prompts. Heads of 64 features are read where they are in layers without a window."""
+    """Also with prompts in chunks. In layers without a window, heads of 64 features are read in place."""
     model = model_of(name, size)
     model.set_attn_implementation("eager")
     wanted = [alone(model, prompt) for prompt in PROMPTS]
@@ -160,7 +160,7 @@ def test_tokens_are_eager_s(memory, rings, sizes_of_deepseek, monkeypatch, name,
 
 
 def test_the_tokens_depend_on_what_makes_the_models_different(memory, rings, sizes_of_deepseek):
-    """Softcap, sinks and windows: without them eager generates others, so that their loss would be seen above."""
+    """Softcap, sinks and windows: without them eager generates other tokens, so that the test above would detect their loss."""
     for name, without in (
         ("gemma2", "attn_logit_softcapping"),
         ("gpt_oss", "sinks"),
@@ -201,11 +201,11 @@ def test_another_interface_is_refused():
 
 
 def test_rings_of_4_57_lose_the_newest_key():
-    """What `right_reads` and `right_writes` mend: which positions a token that has seen `past` others reads, of a window of 8."""
+    """The defect that `right_reads` and `right_writes` fix: which positions a token with `past` predecessors reads, with a window of 8."""
     window = 8
 
     def read(reads, writes, first, past):
-        """Positions, of a prompt of `first` tokens and then one after the other."""
+        """Positions read, after a prompt of `first` tokens and then token by token."""
         allocator = cache_manager.SlidingAttentionCacheAllocator(0, 4, window)
         allocator.allocate_blocks(2, "a", pages.deque(range(2)))
         held = {}

@@ -89,7 +89,7 @@ def test_files_are_those_of_the_model_itself(tmp_path):
 
 @pytest.mark.parametrize("padded", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_torch_compile(padded):
-    """In one graph with a mask; Transformers' function for packed sequences breaks it where there is none."""
+    """In one graph with a mask; Transformers' function for packed sequences breaks the graph where there is none."""
     model = tiny_models.make("llama").eval()
     hipkittens.patch(model)
     inputs = {"input_ids": tiny_models.tokens(), "use_cache": False}

@@ -50,7 +50,7 @@ def results(attention, x, places, mask, grad):
 @pytest.mark.parametrize("target", ("gfx942", "gfx950"))
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_and_gradients(name, target):
-    """Each within twice the error of eager, which rounds scores and weights, against eager in float64."""
+    """Each within twice the error of eager, which rounds scores and weights, relative to eager in float64."""
     model = model_of(name)
     generator = torch.Generator().manual_seed(1)
     x, grad = (torch.randn(2, LENGTH, 64, generator=generator).to(BF16) for _ in range(2))
@@ -83,7 +83,7 @@ def test_outputs_and_gradients(name, target):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_patched_model_generates_eager_s_tokens(name):
-    """In float16 with logits far enough apart: a rounding does not change the largest."""
+    """In float16 with logits far enough apart that rounding does not change the largest."""
     model = model_of(name).half().eval()
     with torch.no_grad():
         model.lm_head.weight.mul_(8)

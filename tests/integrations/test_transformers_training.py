@@ -15,7 +15,7 @@ STEPS, ROWS, LENGTH = 30, 4, 40
 
 
 def batch(step):
-    """Sequences that a model can learn: each token is a step of its row's from the one before, now and then another."""
+    """Sequences that a model can learn: each token is the previous one plus its row's step, with occasional random tokens."""
     generator = torch.Generator().manual_seed(step)
     stride = torch.randint(1, 4, (ROWS, 1), generator=generator)
     first = torch.randint(3, VOCABULARY, (ROWS, 1), generator=generator)
@@ -25,7 +25,7 @@ def batch(step):
 
 
 def losses(model):
-    """Of float32 parameters under bfloat16 autocast, padded labels left out."""
+    """Losses with float32 parameters under bfloat16 autocast, ignoring padded labels."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     found = []
     for step in range(STEPS):
@@ -43,7 +43,7 @@ def losses(model):
 
 @functools.cache
 def losses_of_torch(name):
-    """The same sums in two orders."""
+    """PyTorch's losses with two summation orders."""
     found = {}
     for implementation in ("eager", "sdpa"):
         model = make(name, torch.float32)

@@ -73,7 +73,7 @@ def test_the_arguments_of_every_version():
 @with_windows
 @pytest.mark.parametrize("window, scale", [((-1, -1), None), ((-1, 0), 0.3), ((9, 0), None), ((9, 4), None)])
 def test_windows_lengths_and_heads(window, scale):
-    """The same bits as attention_varlen, whose own tests hold it to its bar; and PyTorch's meaning."""
+    """Bitwise equal to attention_varlen, whose own tests check its accuracy; and PyTorch's semantics."""
     qkv = inputs()
     grad = torch.randn(60, 4, 32, generator=torch.Generator().manual_seed(1)).to(BF16)
     with varlen.active():
@@ -117,7 +117,7 @@ USED = torch.tensor([37, 0, 45], dtype=torch.int32)
 @pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (9, 0)])
 @pytest.mark.parametrize("splits", [None, 1, 3])
 def test_partly_filled_and_paged_caches(window, splits):
-    """Both are the packed keys that are used."""
+    """Both are bitwise equal to packing the keys that are used."""
     q, k, v = (x.detach() for x in inputs(size=64))
     keys = torch.cat([torch.arange(first, first + used) for first, used in zip(ENDS_K, USED, strict=False)])
     ends = torch.tensor([0, *USED]).cumsum(0).int()
@@ -145,7 +145,7 @@ def test_partly_filled_and_paged_caches(window, splits):
 
 @with_pages
 def test_one_split_is_batch_invariance():
-    """Also in one graph. The flag is what it was afterwards."""
+    """Also in one graph. The flag is restored afterwards."""
     q, k, v = (x.detach() for x in inputs())
     with hipkittens.batch_invariant():
         expected = hipkittens.attention_varlen(q, k, v, ENDS_Q, ENDS_K, 33, 45)

@@ -21,7 +21,7 @@ NAN = float("nan")
 
 @pytest.fixture
 def fresh():
-    """Both modules are imported anew, and forgotten with the stubs that they have seen."""
+    """Import both modules afresh, and drop them afterwards together with the stubs that they have seen."""
     for name in MODULES:
         sys.modules.pop(name, None)
     yield lambda name: importlib.import_module(name)
@@ -36,7 +36,7 @@ def attention(monkeypatch, fresh):
 
 
 def common(case, table, slots):
-    """A request behind the last one, and a token that is none's."""
+    """Metadata with a request past the last one, and a token that belongs to none."""
     starts = torch.tensor([0, *case.queries, 0]).cumsum(0).to(torch.int32)
     return SimpleNamespace(
         num_actual_tokens=sum(case.queries),

@@ -25,7 +25,7 @@ def problem(batch, tokens):
 
 
 def recurrence(q, k, v, g, beta, state):
-    """float64, one sequence: (tokens, heads, ..) and (HV, K, V); outputs and the states after each token."""
+    """float64 recurrence of one sequence: (tokens, heads, ..) and (HV, K, V); outputs and the states after each token."""
     q, k = (F.normalize(each.double(), dim=-1).repeat_interleave(VALUE_HEADS // HEADS, 1) for each in (q, k))
     outputs, states, state = [], [], state.double()
     for t in range(q.shape[0]):
@@ -44,7 +44,7 @@ def near(found, exact, relative):
 @pytest.mark.parametrize("target", ("gfx942", "gfx950"))
 @pytest.mark.parametrize("v_first", [False, True])
 def test_steps_on_slots(target, v_first):
-    """Three sequences, the second of which is a filler of the batch."""
+    """Three sequences, the second of which is batch padding."""
     q, k, v, pool = problem(3, 1)
     a, b = draw(3, VALUE_HEADS, seed=5), draw(3, VALUE_HEADS, seed=6)
     A_log, dt_bias = draw(VALUE_HEADS, dtype=torch.float32, seed=7), draw(VALUE_HEADS, seed=8)
@@ -108,7 +108,7 @@ def test_steps_on_slots(target, v_first):
 
 @pytest.mark.parametrize("v_first", [False, True])
 def test_decays_of_channels(v_first):
-    """Parameters in the shapes of vLLM's Kimi Linear: they are `kimi_delta_step`'s."""
+    """Parameters in the shapes of vLLM's Kimi Linear: equal to `kimi_delta_step`."""
     q, k, v, pool = problem(3, 1)
     a, b = draw(3, 1, VALUE_HEADS, KEY, seed=5), draw(3, 1, VALUE_HEADS, seed=6)
     A_log, dt_bias = (
@@ -129,7 +129,7 @@ def test_decays_of_channels(v_first):
 
 
 def test_speculative_tokens_of_packed_sequences():
-    """Every token's state has a slot; the first sequence goes on from its second token of the call before."""
+    """Every token's state has a slot; the first sequence continues from its second token of the previous call."""
     q, k, v, pool = problem(1, 4)
     g, beta = -draw(1, 4, VALUE_HEADS, dtype=torch.float32, seed=5).abs(), torch.rand(1, 4, VALUE_HEADS)
     slots, accepted = torch.tensor([[0, 1], [4, 6]]), torch.tensor([2, 1])

@@ -17,7 +17,7 @@ MODULE = "hipkittens.integrations.vllm_experts"
 
 @pytest.fixture
 def experts(monkeypatch):
-    """The module among stubs, and what has been registered."""
+    """The module imported among stubs, and the registrations it made."""
     replaced, *_ = stub_frameworks.vllm(monkeypatch)
     sys.modules.pop(MODULE, None)
     yield importlib.import_module(MODULE), replaced

@@ -19,7 +19,7 @@ PLAIN = {"gemm1_alpha": None, "gemm1_beta": None, "gemm1_clamp_limit": None}
 
 @pytest.fixture
 def experts(monkeypatch):
-    """The module among stubs, and the options that enable it."""
+    """The module imported among stubs, and the options that enable it."""
     stub_frameworks.vllm(monkeypatch)
     options = stub_frameworks.vllm_scaled_experts(monkeypatch)
     yield importlib.import_module(f"{INTEGRATIONS}.vllm_scaled_experts"), options

@@ -103,7 +103,7 @@ WITHOUT_INTERFACE = () if TRANSFORMERS_5 else ("bert",)
 
 
 def make(name, dtype=BF16):
-    """The model with the weights that belong to its name, in training mode."""
+    """The model with weights determined by its name, in training mode."""
     torch.manual_seed(0)
     model = {**MODELS, **EXPERT_MODELS}[name]()
     for parameter_name, parameter in model.named_parameters():
@@ -119,13 +119,13 @@ def tokens(rows=3, length=24, seed=1):
 
 
 def padding(side, rows=3, length=24):
-    """A mask with another number of padding tokens in each row: 0, 5, 10, ..."""
+    """A mask with a different number of padding tokens in each row: 0, 5, 10, ..."""
     place, missing = torch.arange(length), 5 * torch.arange(rows)[:, None]
     return (place >= missing if side == "left" else place < length - missing).long()
 
 
 def run(model, inputs, kept=None):
-    """Logits of the kept tokens, and the gradients of a loss of them, by name."""
+    """Logits of the unpadded tokens, and the gradients of a loss of them, by name."""
     model.zero_grad(set_to_none=True)
     logits = model(**inputs).logits
     logits = logits if kept is None else logits[kept.bool()]
@@ -139,7 +139,7 @@ def run(model, inputs, kept=None):
 
 
 def twin_in_float64(model):
-    """The same rounded weights, computing in float64, or float32 where Transformers insists."""
+    """A copy with the same rounded weights that computes in float64, or in float32 where Transformers insists."""
     twin = copy.deepcopy(model).double()
     if model.config.model_type not in WITHOUT_INTERFACE:
         twin.set_attn_implementation("sdpa")  # Transformers' own sums in float32, and hides with -inf
@@ -166,10 +166,10 @@ def _with_biases(results):
 
 
 def comparisons(ours, runs_of_torch, reference):
-    """By name of the logits and of each gradient: our errors beside those of each of PyTorch's runs.
+    """For the logits and each gradient, by name: our errors next to those of each of PyTorch's runs.
 
-    A bias counts as one more column of its weight: that of a key projection has the gradient 0, whatever is rounded. A layer's
-    experts count as one tensor, as the grouped products have them: of a few tokens each, the largest error of one is a matter of
+    A bias counts as one more column of its weight: the gradient of a key projection's bias is 0, up to rounding. A layer's
+    experts count as one tensor, as in the grouped products: with a few tokens each, the largest error of one expert is a matter of
     chance.
     """
     ours, reference = _compared(ours), _compared(reference)
@@ -184,7 +184,7 @@ def comparisons(ours, runs_of_torch, reference):
 
 
 def worst_ratios(*draws):
-    """Of `comparisons` of one or several draws: the largest ratio of our error to PyTorch's, (max, RMS, where).
+    """The largest ratio of our error to PyTorch's, (max, RMS, where), over `comparisons` of one or several draws.
 
     PyTorch's is the larger error of its runs, which sum in different orders.
     """
@@ -198,7 +198,7 @@ def worst_ratios(*draws):
 
 
 def runs_of_torch(model, inputs, kept=None):
-    """Eager's results and scaled_dot_product_attention's."""
+    """Results of eager and of scaled_dot_product_attention."""
     if model.config.model_type in WITHOUT_INTERFACE:
         return [run(model, inputs, kept)]
     results = []
@@ -213,5 +213,5 @@ def within_bar(ratios):
 
 
 def missed_by_one_error(ratios):
-    """As benchmarks/parity.py has it: the largest of a few rounding errors is a matter of chance, which eight draws show."""
+    """As in benchmarks/parity.py: the largest of a few rounding errors is a matter of chance, as eight draws show."""
     return BAR < ratios[0] < 2 * BAR and ratios[1] <= BAR

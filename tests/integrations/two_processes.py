@@ -22,7 +22,7 @@ BF16, SIZE, WIDTH, STEPS = torch.bfloat16, 32, 64, 3
 
 
 class Block(torch.nn.Module):
-    """Attention with two heads, or this rank's share of them, and a layer behind it."""
+    """Attention with two heads, or this rank's share of them, followed by a layer norm."""
 
     def __init__(self):
         super().__init__()
@@ -51,7 +51,7 @@ def batch():
 
 
 def train(model, x, target):
-    """The losses of a few steps, the gradients of the first, and the parameters in the end."""
+    """The losses of a few steps, the gradients of the first, and the final parameters."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, foreach=False)  # of DTensors and others
     losses, gradients = [], None
 

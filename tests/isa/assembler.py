@@ -12,7 +12,7 @@ INSTRUCTION = re.compile(r"^\t(.*?)\s*; encoding: \[([^\]]*)\]", re.MULTILINE)
 
 
 def assemble(lines: Sequence[str], target: str) -> list[tuple[str, bytes] | str]:
-    """One entry per line: (canonical text, bytes), or the assembler's complaint."""
+    """One entry per line: (canonical text, bytes), or the assembler's error message."""
     command = [sys.executable, "-m", "ziglang", "clang", "-cc1as", "-triple", "amdgcn-amd-amdhsa"]
     command += ["-target-cpu", target, "-filetype", "asm", "-show-encoding", "-", "-o", "-"]
     result = subprocess.run(command, input="\n".join(lines) + "\n", capture_output=True, text=True)

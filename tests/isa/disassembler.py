@@ -14,7 +14,7 @@ def library() -> ctypes.CDLL:
 
 
 def disassemble(data: bytes, target: str) -> tuple[int, str]:
-    """Size and text of the instruction that `data` begins with; (0, "") if it is none."""
+    """Size and text of the instruction at the start of `data`; (0, "") if there is none."""
     text = ctypes.create_string_buffer(512)
     taken, room = ctypes.c_size_t(len(data)), ctypes.c_size_t(len(text))
     size = library().hipkittens_disassemble(int(target[3:]), data, taken, text, room)

@@ -87,7 +87,7 @@ def span(letter, first, dwords):
 
 
 class Writer:
-    """Random legal text of one row for one target. May now and then write what the assembler refuses."""
+    """Writes random legal text of one row for one target. Some texts may be rejected by the assembler."""
 
     def __init__(self, row, target, generator: random.Random):
         self.row, self.target, self.random = row, target, generator

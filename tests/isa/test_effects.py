@@ -102,7 +102,7 @@ def describe(tmp_path_factory):
     )
 
     def registers_of(data: bytes) -> tuple[set[str], set[str]]:
-        """(read, written) as names of PLACES."""
+        """(read, written) registers as names of PLACES."""
         text = ctypes.create_string_buffer(512)
         library.describe(int(TARGET[3:]), data, ctypes.c_size_t(len(data)), text, ctypes.c_size_t(512))
         read, written = set(), set()

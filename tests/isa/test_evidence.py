@@ -48,7 +48,7 @@ def test_everything_named_is_a_row_or_a_test():
 
 
 def test_matrix_rules_are_the_ones_tested():
-    """The rule was found on an MI300X: gfx950's own shapes take it as an assumption."""
+    """The rule was found on an MI300X: for gfx950's own shapes it is an assumption."""
     tested = {name for name, target in test_matrix.ROUNDED if "gfx942" in test_matrix.TARGETS_OF[name]}
     tested |= {
         f"v_mfma_f32_{shape}_{a}_{b}"

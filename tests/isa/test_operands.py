@@ -172,7 +172,7 @@ def test_wait_counts_are_those_of_the_assembler(library, vmcnt: int, expcnt: int
 
 @pytest.mark.parametrize("unused", [0x0000, 0x2000, 0x4000, 0x6000])
 def test_scale_prefix_ignores_modifiers_of_an_operand_it_lacks(unused):
-    """op_sel and op_sel_hi bits 2: LLVM writes zeros, AITER's MXFP4 kernels have every combination."""
+    """op_sel and op_sel_hi bits 2: LLVM writes zeros, AITER's MXFP4 kernels contain every combination."""
     text = "v_mfma_scale_f32_16x16x128_f8f6f4 v[0:3], a[4:11], v[4:11], v[0:3], v12, v13 op_sel_hi:[0,0,0]"
     ((_, data),) = assemble([text], "gfx950")
     changed = (int.from_bytes(data, "little") | unused).to_bytes(16, "little")

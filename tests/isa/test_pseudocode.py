@@ -39,7 +39,7 @@ SAMPLED = {"u16", "i16", "f16", "u32", "i32", "f32", "u64", "i64", "f64", "pk_f1
 
 @functools.cache
 def has_meaning_here(name: str) -> bool:
-    """Whether the interpreter gets through the pseudocode of a row at all."""
+    """Whether the interpreter can run the pseudocode of a row at all."""
     text = pseudocode.text_of(name)
     if text is None:
         return False
@@ -57,7 +57,7 @@ def has_meaning_here(name: str) -> bool:
 
 
 def scalar_text(row: Row) -> str | None:
-    """The row with its operands where tests/simulator/test_scalar.py's loop has them."""
+    """The row with its operands in the registers that tests/simulator/test_scalar.py's loop uses."""
     words = []
     for place, operand in enumerate((*row.destinations, *row.sources)):
         number = 20 if place < len(row.destinations) else (8, 10)[place - len(row.destinations)]
@@ -100,7 +100,7 @@ def scalar_rows() -> dict[str, str]:
 
 
 def check_scalar(name: str, kernels: RegisterKernels) -> str | None:
-    """None, or what is different."""
+    """None, or a description of the difference."""
     row, cases = ROWS[name], scalar_cases(ROWS[name])
     mask = (1 << 32) - 1
     table = np.array(
@@ -228,7 +228,7 @@ def check_vector(name: str, module) -> str | None:
 
 @functools.cache
 def differences() -> dict[str, str | None]:
-    """Every row that could be compared, with what was different."""
+    """Every row that could be compared, with its differences."""
     result: dict[str, str | None] = {}
     texts = scalar_rows()
     names = sorted(texts)

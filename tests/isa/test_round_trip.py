@@ -39,7 +39,7 @@ def text_loses_bits(text: str) -> bool:
 
 
 def llvm_text_differs(text: str) -> bool:
-    """True where LLVM prints less than the bytes say and we print all."""
+    """True where LLVM prints less than the bytes contain and we print all of it."""
     # Message numbers beyond ten bits; neg and abs of v_pk_fmac_f16_sdwa. s_setreg_imm32_b32 prints 1.0 for
     # 0x3f800000, which its own parser reads as something else.
     names = ("s_sendmsg", "v_pk_fmac_f16_sdwa ", "s_setreg_imm32_b32 ")
@@ -57,7 +57,7 @@ Case = tuple[Row, str, bytes]
 
 
 def written(rows: list[Row], target: str, generator: random.Random, rounds: int) -> list[Case]:
-    """Random texts of `rows` that the assembler takes, with its own spelling and bytes."""
+    """Random texts of `rows` that the assembler accepts, with its own spelling and bytes."""
     lines, owners = [], []
     for row in rows:
         for _ in range(rounds):
@@ -113,7 +113,7 @@ def check_reassembles(cases: list[tuple[str, bytes]], target: str) -> None:
 
 
 def mutations(target: str, generator: random.Random, copies: int) -> list[tuple[str, bytes]]:
-    """Legal instructions with one to three bits flipped, or another literal; those that still decode."""
+    """Legal instructions with one to three bits flipped, or with another literal; only those that still decode."""
     literals = (0, 5, 64, 0xFFFFFFFF, 0xFFFFFFF0, 0xFFFF, 0x3F800000, 0x3C00, 0x3F80, 0x3FF00000, 0x3E22F983)
     cases = []
     for _, _, data in written([row for row in ROWS if target in row.targets], target, generator, 1):

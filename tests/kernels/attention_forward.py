@@ -22,7 +22,7 @@ VARIANTS = (ROOT / "csrc/kernels/attention/variants.def").read_text()
 
 
 class Row(NamedTuple):
-    """A row of variants.def, of the kind `forward`."""
+    """A row of variants.def of the kind `forward`."""
 
     targets: str
     element: str
@@ -34,7 +34,7 @@ class Row(NamedTuple):
 
     @property
     def options(self) -> dict:
-        """Of a problem that the row runs."""
+        """Options of a problem that the row runs."""
         return {"terms": self.terms, "dropout_p": 0.3 * self.dropout}
 
 
@@ -105,7 +105,7 @@ class PlanError(Exception):
 
 
 def make_plan(problem: Problem, variant: str = "", splits: int = 0) -> list[dict]:
-    """Without a variant or splits, as the plan chooses."""
+    """The plan; without a variant or splits, as the planner chooses."""
     text = probe().probe_forward(ctypes.byref(problem), variant.encode(), splits).decode()
     if text.startswith("error: "):
         raise PlanError(text.removeprefix("error: "))
@@ -126,7 +126,7 @@ def kernel(target: str, symbol: str):
 
 
 def round_to(values: np.ndarray, element: str) -> np.ndarray:
-    """Bit patterns of f32 values to nearest, ties to even."""
+    """Bit patterns of f32 values rounded to nearest, ties to even."""
     values = values.astype(np.float32)
     if element == "f16":
         return values.astype(np.float16).view(np.uint16)
@@ -135,7 +135,7 @@ def round_to(values: np.ndarray, element: str) -> np.ndarray:
 
 
 def visible(n_q: int, n_k: int, causal: bool, window: tuple[int, int]) -> np.ndarray:
-    """The flash-attention rule, written out."""
+    """The flash-attention masking rule, written out."""
     query, key = np.arange(n_q)[:, None] + n_k - n_q, np.arange(n_k)[None, :]
     seen = np.ones((n_q, n_k), bool)
     if causal:
@@ -150,7 +150,7 @@ def visible(n_q: int, n_k: int, causal: bool, window: tuple[int, int]) -> np.nda
 class Forward:
     """One problem: q, k, v of [batch, rows, heads, head_dim] inside wider storage that holds NaN between the rows.
 
-    terms: of the scores, as the rows have them; those of `softcap` have ALiBi's too. bias: added to the scaled scores of
+    terms: score terms, as rows name them; those of `softcap` include ALiBi's. bias: added to the scaled scores of
     each key, through a column of q that holds 1 / scale.
     """
 
@@ -213,7 +213,7 @@ class Forward:
         self.problem = Problem(shared, q_layout, k_layout, v_layout, out_layout, self.lse.ctypes.data)
 
     def run(self, variant: str = "", splits: int = 0, **settings):
-        """Runs the plan; returns its first launch and that launch's report."""
+        """Run the plan; return its first launch and that launch's report."""
         self.out[:] = 0x7FFF
         self.lse[:] = np.nan
         floats = probe().probe_forward_workspace_floats(ctypes.byref(self.problem), variant.encode(), splits)
@@ -230,7 +230,7 @@ class Forward:
         return launches[0], reports[0]
 
     def scores(self) -> tuple[np.ndarray, np.ndarray | float]:
-        """In f64, and their derivative by the scaled products."""
+        """Scores in f64, and their derivative with respect to the scaled products."""
         group = self.q.shape[2] // self.k.shape[2]
         scores = np.einsum("bqhd,bkhd->bhqk", self.q, np.repeat(self.k, group, axis=2)) * self.scale
         derivative: np.ndarray | float = 1.0
@@ -259,13 +259,13 @@ class Forward:
         return np.einsum("bhqk,bkhd->bqhd", weights, v), lse, spread
 
     def weight_of_sinks(self, lse: np.ndarray) -> np.ndarray:
-        """What they take of all weights of a query, which without them would add up to 1."""
+        """The share of each query's weights that sinks take; without them the weights would sum to 1."""
         assert self.sinks is not None
         sinks = self.sinks.astype(np.float64)[:, None]
         return np.exp(sinks - np.logaddexp(sinks, lse))
 
     def check(self):
-        """One rounding of the result, and those of the weights; the LSE in f32."""
+        """Check within one rounding of the result and those of the weights; the LSE within f32."""
         expected, lse, spread = self.expected()
         unit = 2.0**-8 if self.element == "bf16" else 2.0**-11
         error = np.abs(from_bits(self.out, self.element).astype(np.float64) - expected)

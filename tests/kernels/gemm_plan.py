@@ -149,7 +149,7 @@ def make_plan(problem: Problem, variant: str = "", splits: int = 1, workspace: i
 
 
 def stored(element: str, codes: int) -> int:
-    """How many elements in memory so many codes of a row are: stored_elements of csrc/kernels/element_type.h."""
+    """The number of stored elements for so many quantized values of a row: stored_elements of csrc/kernels/element_type.h."""
     if element == "fp4":
         return codes // 2
     return -(-codes // 128) * 24 if element in ("fp6", "bf6") else codes
@@ -171,7 +171,7 @@ def shape(
     xcds: int = 8,
     data: int = 1 << 20,
 ) -> Problem:
-    """A problem of contiguous matrices at an address that is never read, for MI300X or MI355X where nothing else is said."""
+    """A problem of contiguous matrices at an address that is never read, by default for MI300X or MI355X."""
     k_a, k_b = stored(element, k), stored(element_b or element, k)
     a = Matrix(data, m if orientation[0] == "t" else k_a, m * k_a, orientation[0] == "t")
     b = Matrix(data, k_b if orientation[1] == "t" else n, n * k_b, orientation[1] == "t")
@@ -205,7 +205,7 @@ def suitable(problem: Problem) -> list[str]:
 
 
 def to_bits(values: np.ndarray, element: str) -> np.ndarray:
-    """Values that the element type holds exactly, as its bit patterns (f32: the values)."""
+    """Values that the element type represents exactly, as its bit patterns (f32: the values)."""
     values = values.astype(np.float32)
     if element == "f32":
         return values
@@ -225,7 +225,7 @@ def from_bits(bits: np.ndarray, element: str) -> np.ndarray:
 
 
 def rounded(values: np.ndarray, element: str) -> np.ndarray:
-    """To nearest, ties to even."""
+    """Rounded to nearest, ties to even."""
     values = values.astype(np.float32)
     if element == "f32":
         return values
@@ -242,7 +242,7 @@ def kernel(target: str, symbol: str):
 
 
 class Gemm:
-    """C = A B (+ bias) of small integers, exact in f32, with rows `padding` elements apart that hold NaN in between."""
+    """C = A B (+ bias) of small integers, exact in f32, with rows `padding` elements apart and NaN in between."""
 
     def __init__(
         self,
@@ -311,7 +311,7 @@ class Gemm:
         )
 
     def run(self, variant: str = "", splits: int = 1, **settings):
-        """Runs the plan; returns its description and the report of each launch."""
+        """Run the plan; return its description and the report of each launch."""
         self.c[:] = np.float32("nan") if self.output == "f32" else 0x7FFF
         plan = make_plan(self.problem, variant, splits)
         regions = dict(self.regions)

@@ -58,7 +58,7 @@ class PackedGemm:
         self.arguments = bytes(arguments)
 
     def run(self, image: bytes | None = None, **settings):
-        """Runs the kernel of `image` (default: as shipped); returns its report. SimulatorError if it faults."""
+        """Run the kernel of `image` (default: as shipped); return its report. SimulatorError if it faults."""
         self.c[:] = np.nan
         kernel = Module(image or self.image, self.target).kernel(self.symbol)
         regions = {"a": self.a, "b": self.b, "c": self.c}

@@ -49,7 +49,7 @@ class Problem(ctypes.Structure):
 
 
 class Backward(Forward):
-    """A forward problem whose output and LSE are the float64 ones, rounded, and the gradients of both."""
+    """A forward problem with the float64 output and LSE, rounded, and the gradients of both."""
 
     def __init__(self, *arguments, grad_lse: bool = False, compute_units: int = 0, **options):
         super().__init__(*arguments, **options)
@@ -105,7 +105,7 @@ class Backward(Forward):
         }  # fmt: skip
 
     def check(self):
-        """Each gradient within the roundings of P and dS (and of the stored output, in delta) and its own."""
+        """Check each gradient within the roundings of P and dS (and of the stored output, in delta) and its own."""
         group = self.q.shape[2] // self.k.shape[2]
         k, v = (np.repeat(tensor, group, axis=2) for tensor in (self.k, self.v))
         exact, lse, *_ = self.expected()
@@ -160,7 +160,7 @@ def test_the_sizes_reach_every_row():
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("options", OPTIONS)
 def test_row(target, element, size, options):
-    """Whole tiles without a bank conflict; then broken ones, with groups of heads, gaps between rows and a short head."""
+    """Whole tiles without bank conflicts; then partial ones, with groups of heads, gaps between rows and a short head."""
     whole = Backward(target, element, size, 128, 128, **OPTIONS[options])
     longer = Backward(target, element, size, 256, 128, **OPTIONS[options]).run()
     for variant, report in run(whole).items():
@@ -213,7 +213,7 @@ def launch_over_keys(problem) -> dict:
 
 
 def workgroups(target="gfx950", **sizes) -> int:
-    """Of the kernel over tiles of keys, per tile of keys, key head and batch: into how many a group of heads is split."""
+    """For the kernel over tiles of keys, per tile of keys, key head and batch: the number of parts that a group of heads is split into."""
     units = sizes.pop("compute_units", 0)
     problem = Backward(target, "bf16", 128, 1, 1, compute_units=units, causal=sizes.pop("causal", False))
     for name, value in {"batch": 1, **sizes}.items():
@@ -244,7 +244,7 @@ def test_groups_are_split_where_compute_units_would_idle():
 @pytest.mark.parametrize(("element", "dropout_p", "causal"), [("bf16", 0.0, True), ("f16", 0.3, False)])
 @pytest.mark.parametrize(("heads", "key_heads"), [(3, 1), (4, 1), (5, 1), (8, 1), (10, 2)])
 def test_splits_of_a_group(target, element, dropout_p, causal, heads, key_heads):
-    """Every number of splits, some of fewer heads: dQ has the bits of one split, and all has the same bits in any order."""
+    """Every number of splits, some with fewer heads: dQ is bitwise equal to that of one split, and everything is the same in any order."""
     group, results = heads // key_heads, {}
     for units in (1, 2, 3, 4, 6, 8, 12, 256):
         problem = Backward(target, element, 56, 150, 140, heads=heads, key_heads=key_heads, causal=causal,
@@ -268,7 +268,7 @@ def test_splits_of_a_group(target, element, dropout_p, causal, heads, key_heads)
     "options", [{}, {"dropout_p": 0.3}, {"terms": "alibi"}], ids=["plain", "dropout", "alibi"]
 )
 def test_queries_from_either_end(target, head_dim, heads, key_heads, options):
-    """Under a causal mask every second workgroup begins with the last queries, and a group's heads take turns."""
+    """Under a causal mask every second workgroup starts from the last queries, and a group's heads alternate."""
     results = []
     for invariant in (False, True):  # then all of them begin with the last queries
         problem = Backward(target, "bf16", head_dim, 300, 290, batch=2, heads=heads, key_heads=key_heads,
@@ -289,7 +289,7 @@ def test_head_sizes(target, head_dim):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_repeated_row(target):
-    """A row stride of zero: rows beyond the last read as the same row."""
+    """A row stride of zero: rows past the last read as the same row."""
     problem = Backward(target, "bf16", 64, 70, 45)
     bits = problem.regions["grad_out"]
     bits[:] = bits[:, :1]

@@ -21,7 +21,7 @@ LENGTHS = (1, 2, 17, 255, 257)
 
 @pytest.mark.parametrize(("row", "target"), CASES, ids=CASE_NAMES)
 def test_row(row, target):
-    """Whole tiles without a bank conflict; then broken ones, with groups of heads, gaps between rows and a short head."""
+    """Whole tiles without bank conflicts; then partial ones, with groups of heads, gaps between rows and a short head."""
     of = ROWS[row]
     tiles = Forward(target, of.element, of.head_dim, 32 * of.waves, 192, value_dim=of.value_dim, **of.options)
     _, report = run(tiles, row)
@@ -152,7 +152,7 @@ def test_queries_that_see_nothing(target):
 @pytest.mark.parametrize("element", ["bf16", "f16"])
 @pytest.mark.parametrize("step", [1, 2, 4, 6, 20, -20])
 def test_scores_that_grow_from_tile_to_tile(target, element, step):
-    """In natural units: 6 is more than 8 in log2, where the reference must follow; 1 to 4 let it fall behind first."""
+    """In natural units: 6 is more than 8 in log2, where the running maximum must be updated; with 1 to 4 it may first lag behind."""
     for every in (16, 64):
         problem = Forward(target, element, 64, 70, 640, bias=np.arange(640) // every * float(step))
         run(problem, splits=1)
@@ -217,7 +217,7 @@ def test_every_tile_is_taken_once(target, batch, heads, key_heads, n_q, causal):
 @pytest.mark.parametrize("xcds", [1, 2, 4, 6, 8])
 @pytest.mark.parametrize("causal", [False, True])
 def test_heads_that_share_keys_stay_on_one_xcd(xcds, causal):
-    """The first workgroups of an XCD are the tiles of two heads that share keys; and every tile is taken once."""
+    """The first workgroups of an XCD are the tiles of two heads that share keys; and every tile is processed once."""
     problem = Forward("gfx942", "bf16", 8, 1024, 1024, heads=48, key_heads=24, causal=causal).problem
     problem.shared.compute_units, problem.shared.xcds = 38 * xcds, xcds
     (launch,) = make_plan(problem, splits=1)
@@ -231,7 +231,7 @@ def test_heads_that_share_keys_stay_on_one_xcd(xcds, causal):
 
 
 def test_long_tiles_come_first():
-    """Of the heads that share keys together, and every tile of every head once."""
+    """Among the heads that share keys, longest first, and every tile of every head once."""
     (launch,) = make_plan(
         Forward("gfx950", "bf16", 8, 1024, 1024, heads=16, key_heads=8, causal=True).problem, splits=1
     )

@@ -20,7 +20,7 @@ from tests.simulated_device import TARGETS
 
 @pytest.mark.parametrize(("row", "target"), CASES, ids=CASE_NAMES)
 def test_row(row, target):
-    """Splits of whole tiles; splits of which some see no key; odd lengths, a window, and more splits than tiles."""
+    """Splits of whole tiles; splits some of which see no key; odd lengths, a window, and more splits than tiles."""
     of = ROWS[row]
     tiles = {"value_dim": of.value_dim, **of.options}
     run(Forward(target, of.element, of.head_dim, 32 * of.waves, 384, **tiles), row, 3)

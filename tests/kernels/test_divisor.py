@@ -39,7 +39,7 @@ def quotients(value, dividends):
 
 @pytest.mark.parametrize("value", [*VALUES, *map(int, np.random.default_rng(0).integers(1, LARGEST, 40))])
 def test_quotients(value):
-    """Around multiples of the divisor, the largest ones too, and in between."""
+    """Around multiples of the divisor, including the largest ones, and in between."""
     generator = np.random.default_rng(value)
     multiples = generator.integers(0, LARGEST // value + 1, 2000) * value
     multiples = np.concatenate([multiples, [0, LARGEST // value * value]])

@@ -21,7 +21,7 @@ def run(gemm, variant="", splits=1, **settings):
 
 @pytest.mark.parametrize(("row", "target"), CASES, ids=CASE_NAMES)
 def test_row(row, target):
-    """Whole tiles without a bank conflict; then broken tiles in every direction, batches, padding, bias, rounding."""
+    """Whole tiles without bank conflicts; then partial tiles in every direction, batches, padding, bias, rounding."""
     _, orientation, element, tile_m, tile_n, tile_k = ROWS[row]
     conflict_free = Gemm(target, orientation, element, tile_m, tile_n, 2 * tile_k)
     _, reports = run(conflict_free, row)
@@ -87,7 +87,7 @@ def test_ping_pong_does_not_depend_on_the_order_of_waves(target, seed):
     [case for case in CASES if case[0] in IN_FLIGHT and case[0].startswith(("nt_bf16", "tn_bf16"))],
 )
 def test_every_number_of_k_tiles_in_flight(row, target):
-    """From fewer K tiles than are in flight to every remainder of whole turns of the loop, the last tile cut."""
+    """From fewer K tiles than are in flight to every remainder of whole loop iterations, with a partial last tile."""
     _, orientation, element, tile_m, tile_n, tile_k = ROWS[row]
     for k_tiles in range(1, 2 * max(IN_FLIGHT[row]) + 2):
         problem = Gemm(target, orientation, element, tile_m, tile_n, k_tiles * tile_k - 22)
@@ -97,7 +97,7 @@ def test_every_number_of_k_tiles_in_flight(row, target):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("orientation", ["nt", "tn"])
 def test_a_matrix_of_more_than_4_gib(target, orientation):
-    """Offsets between tiles have 64 bits, and the last rows lie beyond what 32 reach."""
+    """Offsets between tiles have 64 bits, and the last rows are beyond the reach of 32 bits."""
     gemm = Gemm(target, orientation, "bf16", 130, 64, 200)
     rows, stride = (200, 12 << 20) if orientation[0] == "t" else (130, 18 << 20)
     cols = gemm.a.size // rows
@@ -116,7 +116,7 @@ def test_a_matrix_of_more_than_4_gib(target, orientation):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_broadcast_operands(target):
-    """A leading stride of zero repeats a row, a batch stride of zero a matrix."""
+    """A leading stride of zero repeats a row, a batch stride of zero repeats a matrix."""
     gemm = Gemm(target, "nt", "bf16", 66, 70, 40, batch=3)
     a = gemm.a[:40]
     gemm.problem.a.leading_stride = gemm.problem.a.batch_stride = gemm.problem.b.batch_stride = 0
@@ -131,7 +131,7 @@ def test_broadcast_operands(target):
 @pytest.mark.parametrize("orientation", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("element", ["bf16", "f16"])
 def test_every_row_adds_along_k_in_one_order(target, arithmetic, orientation, element):
-    """Of values whose sums are rounded: hipkittens.batch_invariant chooses among rows as usual."""
+    """With values whose sums are rounded: hipkittens.batch_invariant chooses among rows as usual."""
     results = {}
     for name, (_, of, type_of, *_) in ROWS.items():
         if (name, target) not in CASES or (of, type_of) != (orientation, element):

@@ -33,7 +33,7 @@ def test_nothing_is_spilled(target):
 
 
 def loop_of(target, row, tiles=8):
-    """Counters of `tiles` K tiles: what a longer K issues more than one that has been through the whole loop."""
+    """Counters per `tiles` K tiles: the difference between a longer K and one that has run the whole loop."""
     _, orientation, element, tile_m, tile_n, tile_k = ROWS[row]
     reports = [
         Gemm(target, orientation, element, tile_m, tile_n, (6 + extra) * tile_k).run(

@@ -102,7 +102,7 @@ def test_grids_cover_the_product_and_arguments_say_so():
 
 
 def order_of(problem):
-    """The TileOrder that GemmArguments end with; four bytes of padding follow it."""
+    """The TileOrder at the end of GemmArguments; four bytes of padding follow it."""
     arguments = bytes.fromhex(make_plan(problem, "nt_bf16_128x128x64")["launches"][0]["arguments"])
     return Order.from_buffer_copy(arguments, len(arguments) - 4 - ctypes.sizeof(Order))
 
@@ -193,7 +193,7 @@ LONG_HELD_OUT = [
 
 
 def shortfall(device, m, n, k, orientation="nt", element="bf16"):
-    """By how much the plan's choice takes longer, modelled, than the best of all tiles and powers of two of splits."""
+    """How much longer, modelled, the plan's choice takes than the best of all tiles and powers of two of splits."""
     target = DEVICES[device]
     own = "" if element == "bf16" else f"{element}_"
     times = [

@@ -25,7 +25,7 @@ TOLERANCE = {"bf16": 2.0**-6, "f16": 2.0**-9, "f32": 2.0**-18}
 
 
 def chosen(kind, element, columns, target):
-    """The row that takes so many columns with the fewest to spare."""
+    """The row that holds so many columns with the fewest left over."""
     fit = [int(row[2]) for row in ROWS if row[:2] == (kind, element) and int(row[2]) >= columns]
     return f"hipkittens_norm_{kind}_{element}_{min(fit)}_{target}"
 
@@ -69,7 +69,7 @@ def test_norm_rows(target, element, capacity):
     ("kind", "element", "capacity"), [(kind, *rest) for kind, *rest in ROWS if kind.startswith("odd_")]
 )
 def test_odd_rows(target, kind, element, capacity):
-    """The same bits as the kernels of any arguments, which take rows that are more than one step apart."""
+    """Bitwise equal to the kernels for arbitrary arguments, which support rows more than one step apart."""
     norm, taken = {"odd_layer": (hipkittens.layer_norm, 2), "odd_rms": (hipkittens.rms_norm, 1)}[kind]
     for columns in (int(capacity) - 3, int(capacity) // 2 + 1):
         far, residual = (
@@ -101,7 +101,7 @@ def test_odd_rows(target, kind, element, capacity):
     ("kind", "element", "capacity"), [(kind, *rest) for kind, *rest in ROWS if kind in ("layer", "rms")]
 )
 def test_plain_rows(target, kind, element, capacity):
-    """The forward kernels of most calls, and the backward one behind it: a full row, and one that leaves chunks empty."""
+    """The forward kernels of most calls, and the backward kernel that follows: a full row, and one that leaves chunks empty."""
     norm, exactly, taken = {
         "layer": (hipkittens.layer_norm, F.layer_norm, 2),
         "rms": (hipkittens.rms_norm, F.rms_norm, 1),
@@ -148,7 +148,7 @@ def test_rotary_row(target, element):
 @pytest.mark.parametrize("target", ("gfx942", "gfx950"))
 @pytest.mark.parametrize(("element", "table"), ROTARY_PLAIN)
 def test_plain_rotary_row(target, element, table):
-    """Heads that are several passes of a wave, and more tokens than a workgroup takes; queries with keys, and alone."""
+    """Heads that take several passes of a wave, and more tokens than a workgroup holds; queries with keys, and alone."""
     angle = torch.arange(11.0)[:, None] * torch.linspace(0, 1, 64)
     cos, sin = angle.cos().to(DTYPES[table]), angle.sin().to(DTYPES[table])
     q, k = (torch.randn(2, 9, heads, 128).to(DTYPES[element]) for heads in (21, 3))

@@ -42,7 +42,7 @@ def kernel(row: str) -> Kernel:
 
 
 def operand(random: np.random.Generator, format: str, rows: int, k: int):
-    """Bytes of rows and what they mean in float64."""
+    """Bytes of rows and their values in float64."""
     if format == "fp4":
         packed = torch.from_numpy(random.integers(0, 256, (rows, k // 2), np.uint8))
         return packed, FLOAT4[torch.stack([packed & 15, packed >> 4], -1).flatten(-2).long()]
@@ -63,7 +63,7 @@ def factors(codes: torch.Tensor) -> torch.Tensor:
 
 
 def product(name, formats, m, n, k, output="f32", *, codes=None, padding=255, bias=False, of_b=False):
-    """What kernel `name` makes, and what it means in float64. `codes`: e8m0 of A (M, K/32) and of B (N, K/32). of_b: A has a float32
+    """The result of kernel `name`, and its float64 reference. `codes`: e8m0 of A (M, K/32) and of B (N, K/32). of_b: A has a float32
     factor for each row."""
     random = np.random.default_rng(m + n + k)
     tile, tile_k = name.rsplit("_", 1)[1].rsplit("x", 1)
@@ -125,7 +125,7 @@ def product(name, formats, m, n, k, output="f32", *, codes=None, padding=255, bi
 
 
 def rms_error(out: torch.Tensor, expected: torch.Tensor) -> float:
-    """Of rows of like size: scales of rows differ widely."""
+    """RMS error relative to rows of similar size: scales of rows differ widely."""
     size = expected.square().mean().sqrt()
     return float((out.double() - expected).square().mean().sqrt() / size)
 
@@ -203,7 +203,7 @@ def test_other_outputs_and_bias(output):
     ],
 )
 def test_ends_of_e8m0(name):
-    """0 is 2^-127 and not zero, 255 is NaN in its row (column) alone, and what lies beside K is never read as a factor."""
+    """0 is 2^-127 and not zero, 255 is NaN only in its own row (column), and factors past K are never read."""
     k = 288
     codes = [torch.full((rows, k // 32), 127, dtype=torch.uint8) for rows in (48, 64)]
     codes[0][3] = 0

@@ -25,5 +25,5 @@ def missing() -> str:
 
 
 def importable() -> contextlib.AbstractContextManager[None]:
-    """While open, they can be imported."""
+    """Context in which the packages can be imported."""
     return importable_from(PACKAGES, "fla", "einops")

@@ -26,14 +26,14 @@ TESTS = SOURCE / "tests" / "test_flash_attn.py"
 
 
 def missing() -> str:
-    """What has to be there, or ""."""
+    """What has to be present, or ""."""
     if TESTS.is_file() and "einops" in versions(PACKAGES):
         return ""
     return f"the source of flash-attn {VERSION} and einops are not in {PACKAGES}: ./run test --slow puts them there"
 
 
 def factors(test: str) -> Mapping[str, list[Any]]:
-    """What flash-attn's test is parametrized with: values by the names of its parameters, of several at once by "a,b"."""
+    """The parameters of flash-attn's test: values by parameter name, with names such as "a,b" for several at once."""
     (function,) = (
         node
         for node in ast.parse(TESTS.read_text()).body
@@ -49,7 +49,7 @@ def factors(test: str) -> Mapping[str, list[Any]]:
 
 
 def arguments(case: Mapping[str, Any]) -> dict[str, Any]:
-    """By single names."""
+    """The arguments by single names."""
     return dict(
         itertools.chain.from_iterable(
             zip(names.split(","), values, strict=True) if "," in names else [(names, values)]
@@ -60,8 +60,8 @@ def arguments(case: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def importable() -> Iterator[types.ModuleType]:
-    """The module of flash-attn's tests, not changed, for which `flash_attn` is hipkittens.flash_attn. What has no counterpart here, and is
-    no attention, is flash-attn's own: the rotary embedding of its references, a Triton kernel."""
+    """The unchanged module of flash-attn's tests, with hipkittens.flash_attn as `flash_attn`. The one thing without a counterpart here, which is
+    not attention, is flash-attn's own: the rotary embedding of its references, a Triton kernel."""
     package = types.ModuleType("flash_attn")
     package.__path__ = [str(SOURCE / "flash_attn")]
     vars(package).update({name: getattr(flash_attn, name) for name in flash_attn.__all__})

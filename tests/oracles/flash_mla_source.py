@@ -37,7 +37,7 @@ def digest() -> str:
 
 
 def missing() -> str:
-    """What has to be there, or ""."""
+    """What has to be present, or ""."""
     if digest().startswith(FILES):
         return ""
     return f"FLASH_MLA_SOURCE names no checkout of github.com/deepseek-ai/FlashMLA at {COMMIT}"
@@ -45,7 +45,7 @@ def missing() -> str:
 
 @contextlib.contextmanager
 def importable() -> Iterator[dict[str, types.ModuleType]]:
-    """FlashMLA's two modules by their names, not changed."""
+    """FlashMLA's two unchanged modules, by their names."""
     with (
         mock.patch.dict(sys.modules, {"flash_mla": flash_mla}),
         mock.patch.object(sys, "path", [str(SOURCE), *sys.path]),
@@ -62,7 +62,7 @@ def importable() -> Iterator[dict[str, types.ModuleType]]:
 
 @contextlib.contextmanager
 def defaults(dtype: torch.dtype) -> Iterator[None]:
-    """What FlashMLA's programs set for all of their tensors; only within `rocm.active`."""
+    """The defaults that FlashMLA's programs set for all of their tensors; only within `rocm.active`."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     torch.set_default_device("cuda:0")
@@ -74,7 +74,7 @@ def defaults(dtype: torch.dtype) -> Iterator[None]:
 
 
 def dense_cases(module: types.ModuleType) -> list[Any]:
-    """Those that its program runs one after the other, which begins with a question for an NVIDIA GPU of the Hopper architecture."""
+    """The cases of its program, which begins by querying an NVIDIA GPU of the Hopper architecture."""
     found: list[Any] = []
     with (
         mock.patch.object(module, "test_flash_mla", found.append),
@@ -90,15 +90,15 @@ def sparse_cases(module: types.ModuleType) -> list[Any]:
 
 
 def values(case: Any) -> tuple[tuple[str, Any], ...]:
-    """Of all parameters of a case."""
+    """The values of all parameters of a case."""
     flat = dataclasses.asdict(case)
     flat |= flat.pop("decode", None) or {}
     return tuple((name, value) for name, value in flat.items() if name != "seed")
 
 
 def chosen(cases: Sequence[Any], takes: Callable[[Any], bool]) -> list[int]:
-    """Places of cases that a host can afford, as few as there must be so that two values of any two parameters meet which meet in any of
-    them. Greedy: the next one is the first of those that add most."""
+    """Indices of affordable cases, as few as possible, that cover every pair of values of two parameters that occurs in any affordable case.
+    Greedy: the next one is the first of those that add most pairs."""
     pairs = {
         place: set(itertools.combinations(values(case), 2)) for place, case in enumerate(cases) if takes(case)
     }

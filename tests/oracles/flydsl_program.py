@@ -21,7 +21,7 @@ from hipkittens.integrations._simulated_device import SimulatedLibrary
 
 
 class Memory(_rocm_tensors._Residents):
-    """FlyDSL calls HIP itself: whatever is on the simulated GPU is memory that HIP knows, and stays so until the end."""
+    """FlyDSL calls HIP itself: every allocation on the simulated GPU is registered as HIP memory, and stays so until the end."""
 
     def __init__(self):
         super().__init__()
@@ -37,7 +37,7 @@ class Memory(_rocm_tensors._Residents):
 
 
 class Outcomes:
-    """A plugin of pytest: what became of each test, and what the checkers found in its launches."""
+    """A pytest plugin that records the outcome of each test, and the checkers' findings in its launches."""
 
     def __init__(self, run):
         self.run, self.tests = run, {}

@@ -15,7 +15,7 @@ QUIET_NAN = 0x7FC00000
 
 
 def round_to_f32(value: Fraction) -> float:
-    """To nearest even, with f32's denormals and overflow; the result is a Python float that is an f32."""
+    """Round to nearest even, with f32's denormals and overflow; the result is a Python float that is exactly an f32."""
     if value == 0:
         return 0.0
     magnitude = abs(value)
@@ -54,7 +54,7 @@ def sequential_dot(a: Sequence[float], b: Sequence[float], c: float) -> float:
 
 
 def host_dot(a: Sequence[float], b: Sequence[float], c: float) -> float:
-    """vdpbf16ps: pairs of k, the odd one first; denormals in and out are zero."""
+    """vdpbf16ps: pairs of k, the odd one first; denormal inputs and results are zero."""
 
     def flushed(value: float) -> float:
         return math.copysign(0.0, value) if abs(value) < 2.0**-126 else value
@@ -74,7 +74,7 @@ def _split(value: float, smallest_exponent: int) -> tuple[Fraction, int]:
 
 
 def _aligned_sum(products: Sequence[tuple[Fraction, int]]) -> tuple[Fraction, int]:
-    """The largest exponent, and the sum of what 24 fractional bits relative to it keep."""
+    """The largest exponent, and the sum truncated to 24 fractional bits relative to it."""
     largest = max(exponent for _, exponent in products)
     kept = (Fraction(math.trunc(s * Fraction(2) ** (e - largest + 24)), 2**24) for s, e in products)
     return sum(kept, Fraction(0)), largest
@@ -122,7 +122,7 @@ def cdna3_dot(
 def cdna3_dot_of_bytes(
     a: Sequence[float], b: Sequence[float], c: float, *, smallest_of_a: int, smallest_of_b: int
 ) -> float:
-    """fp8 and bf8: groups of 16, in which even and odd k are summed apart."""
+    """fp8 and bf8: groups of 16, in which even and odd k are summed separately."""
     special = sum((x * y for x, y in zip(a, b, strict=True) if not math.isfinite(x * y)), 0.0)
     if special != 0:
         return special + c

@@ -75,7 +75,7 @@ def build(ours: bool, dtype: torch.dtype, experts: bool = False, **changes: Any)
 
 @torch.no_grad()
 def _fill(model: torch.nn.Module) -> None:
-    """Weights in bfloat16's values, which are the same for both kinds of experts."""
+    """Fill with weights representable in bfloat16, the same for both kinds of experts."""
     for name, value in _weights(model).items():
         generator = torch.Generator().manual_seed(sum(map(ord, name)))
         drawn = torch.randn(value.shape, generator=generator)
@@ -83,7 +83,7 @@ def _fill(model: torch.nn.Module) -> None:
 
 
 def _weights(model: torch.nn.Module, gradients: str = "") -> dict[str, torch.Tensor]:
-    """Parameters, or an attribute of theirs, as they are named with single experts."""
+    """Parameters, or an attribute of theirs, under the names that single experts have."""
     found = {}
     for name, parameter in model.named_parameters():
         value = getattr(parameter, gradients) if gradients else parameter
@@ -105,7 +105,7 @@ def tokens(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def _loss(model: torch.nn.Module, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits, and a sum in which each has a weight of its own, so that all gradients are dense."""
+    """Logits, and a sum in which each has its own weight, so that all gradients are dense."""
     logits = model(*tokens(seed))
     weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(2)).bfloat16()
     return logits, (logits * weights.to(logits.dtype).cuda()).sum()
@@ -120,7 +120,7 @@ def _results(model: torch.nn.Module, seed: int) -> tuple[dict[str, torch.Tensor]
 
 
 def _comparisons(mine: Any, theirs: Any, reference: Any) -> dict[str, Comparison]:
-    """By name, the experts of a layer as one tensor: of a few tokens each, the largest error of one is a matter of chance."""
+    """Comparisons by name, with the experts of a layer as one tensor: with a few tokens each, the largest error of one is a matter of chance."""
     assert mine.keys() == theirs.keys() == reference.keys()
     together: dict[str, list[str]] = {}
     for name in reference:
@@ -137,14 +137,14 @@ def _comparisons(mine: Any, theirs: Any, reference: Any) -> dict[str, Comparison
 
 
 def _ratios(draws: list[dict[str, Comparison]]) -> dict[str, tuple[float, float]]:
-    """Our largest error over theirs and the RMS of errors, by name: of one draw the largest error of a norm's 64 weights is a matter of
-    chance, too."""
+    """The largest error of ours over theirs, and the RMS of errors, by name. With one draw the largest error of a norm's 64 weights is a matter
+    of chance, too."""
     means = {name: mean_of([draw[name] for draw in draws]) for name in draws[0]}
     return {name: (each.ratio_max, each.ratio_rms) for name, each in means.items()}
 
 
 def gradients(target: str, **changes: Any) -> dict[str, Any]:
-    """Logits and gradients in bfloat16: our error over Megatron's, and what ran. `changes` go to `build`."""
+    """Logits and gradients in bfloat16: our error over Megatron's, and the launches. `changes` are passed to `build`."""
     exact, theirs = (build(False, dtype, **changes) for dtype in (torch.float64, torch.bfloat16))
     model = build(True, torch.bfloat16, **changes)
     given = [(_results(exact, seed), _results(theirs, seed)) for seed in SEEDS]
@@ -164,7 +164,7 @@ def gradients(target: str, **changes: Any) -> dict[str, Any]:
 
 
 def _accumulated(model: torch.nn.Module, draws: list[tuple[int, ...]]) -> list[dict[str, torch.Tensor]]:
-    """Gradients of micro-batches, summed in float32 by Megatron's DistributedDataParallel, for each draw of these."""
+    """Gradients of micro-batches, summed in float32 by Megatron's DistributedDataParallel, for each of these draws."""
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 
     wrapped = DistributedDataParallel(
@@ -182,7 +182,7 @@ def _accumulated(model: torch.nn.Module, draws: list[tuple[int, ...]]) -> list[d
 
 
 def fused_accumulation(target: str, **changes: Any) -> dict[str, Any]:
-    """As `gradients`, of two micro-batches, with gradient_accumulation_fusion on in ours."""
+    """Like `gradients`, with two micro-batches, and with gradient_accumulation_fusion on in ours."""
     micro_batches = [SEEDS[:2], SEEDS[2:]]
     exact, reference = build(False, torch.float64, **changes), []
     for seeds in micro_batches:
@@ -198,7 +198,7 @@ def fused_accumulation(target: str, **changes: Any) -> dict[str, Any]:
 
 
 def packed(target: str) -> dict[str, Any]:
-    """The logits of two sequences in one pack: their largest difference from those of each alone, in bfloat16's spacing."""
+    """The logits of two packed sequences: their largest difference from those of each sequence alone, in units of bfloat16's spacing."""
     from megatron.core.packed_seq_params import PackedSeqParams
 
     model = build(True, torch.bfloat16).eval()
@@ -226,7 +226,7 @@ def packed(target: str) -> dict[str, Any]:
 
 
 def dropout(target: str) -> dict[str, Any]:
-    """Whether logits with dropout of attention differ from call to call, are repeated by a seed of Megatron's, and end with training."""
+    """Whether logits with attention dropout differ from call to call, are repeated by a seed of Megatron's, and have no dropout in evaluation."""
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
     model, given = build(True, torch.bfloat16, attention_dropout=0.3), tokens()

@@ -28,7 +28,7 @@ def missing() -> str:
 
 
 def prepare() -> None:
-    """In a process of its own, for good: Megatron Core can be imported, and is one process of one."""
+    """Prepare a separate process permanently: Megatron Core can be imported, with a world size of one."""
     import torch.distributed as dist
 
     from hipkittens.integrations import grouped_gemm, rocm, weight_gradients
@@ -49,5 +49,5 @@ def prepare() -> None:
 
 
 def process() -> ProcessPoolExecutor:
-    """One that is prepared."""
+    """A prepared process."""
     return packages_apart.process(prepare)

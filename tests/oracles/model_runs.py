@@ -16,7 +16,7 @@ from hipkittens import _simulator
 
 @contextlib.contextmanager
 def launched(target: str, **options: Any) -> Iterator[dict[str, Any]]:
-    """hipkittens.simulate, and afterwards launches and findings."""
+    """hipkittens.simulate, which yields the launches and findings afterwards."""
     found: dict[str, Any] = {}
     _simulator.record_launches(True)
     try:
@@ -32,7 +32,7 @@ def launched(target: str, **options: Any) -> Iterator[dict[str, Any]]:
 def chosen_experts(
     model: torch.nn.Module, router: str, of: Callable[[Any], torch.Tensor]
 ) -> Iterator[list[torch.Tensor]]:
-    """The experts of each token, layer by layer: `of` what modules return whose names end with `router`."""
+    """The experts of each token, layer by layer, as `of` extracts them from the results of modules whose names end with `router`."""
     found: list[torch.Tensor] = []
     routers = [each for name, each in model.named_modules() if name.endswith(router)]
     handles = [

@@ -11,7 +11,7 @@ LOW = 0xFFFFFFFF
 
 
 def philox(counter, key):
-    """Philox 4x32-10 of arrays of counters, from its paper's description, in Python's integers."""
+    """Philox 4x32-10 of arrays of counters, from the description in its paper, in Python integers."""
     c, k = [np.asarray(word, np.uint64) for word in counter], list(key)
     low = np.uint64(LOW)
     for _ in range(10):
@@ -23,14 +23,14 @@ def philox(counter, key):
 
 
 def dropped_fraction(dropout_p: float) -> float:
-    """What attention makes of a probability: a multiple of 2^-16 below 1."""
+    """A dropout probability as attention uses it: a multiple of 2^-16 below 1."""
     return min(round(dropout_p * 65536), 65535) / 65536
 
 
 def kept_weights(seed: Sequence[int], dropout_p: float, heads: int, n_q: int, n_k: int) -> np.ndarray:
-    """The weights of attention that stay, [heads, n_q, n_k]; heads count over all batches.
+    """The attention weights that are kept, [heads, n_q, n_k]; heads are numbered over all batches.
 
-    A block of 2 queries and 4 keys takes the 128 bits of counter (key // 4, query // 2, head, second seed): 16 bits each,
+    A block of 2 queries and 4 keys uses the 128 bits of counter (key // 4, query // 2, head, second seed): 16 bits each,
     row by row, the low half of a word first.
     """
     head, query, key = np.meshgrid(np.arange(heads), np.arange(n_q), np.arange(n_k), indexing="ij")

@@ -17,7 +17,7 @@ FLOATS = {16: F16, 32: F32, 64: F64}
 
 
 class Unsupported(Exception):
-    """The pseudocode uses something that this interpreter does not have."""
+    """The pseudocode uses something that this interpreter does not support."""
 
 
 class Break(Exception):
@@ -262,7 +262,7 @@ def _type(text: str) -> tuple[str, int]:
 
 
 class Machine:
-    """Variables by name; S0..S2, D0, VCC, EXEC, SCC are plain ones. laneId is 0."""
+    """Variables by name; S0..S2, D0, VCC, EXEC, SCC are ordinary ones. laneId is 0."""
 
     def __init__(self, **variables: Value):
         nearest = {"ROUND_MODE": make("u", 2, 0), "ROUND_NEAREST_EVEN": make("u", 2, 0)}
@@ -600,7 +600,7 @@ def _fma(a: Value, b: Value, c: Value) -> Value:
 
 
 def _mantissa(a: Value) -> Value:
-    """In [1/2, 1), with the sign; zero stays."""
+    """The mantissa in [1/2, 1), with the sign; zero stays zero."""
     f = a.format
     number = f.value(a.bits)
     while number and not Fraction(1, 2) <= abs(number) < 1:
@@ -721,7 +721,7 @@ def _table() -> dict[str, str]:
 
 
 def text_of(mnemonic: str) -> str | None:
-    """The pseudocode of a row, whichever encoding the table files it under."""
+    """The pseudocode of a row, under whichever encoding the table lists it."""
     for suffix in ("", "_e64", "_e32"):
         if (text := _table().get(mnemonic + suffix)) is not None:
             return text

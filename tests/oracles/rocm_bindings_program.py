@@ -15,7 +15,7 @@ from rocm.bindings import hip
 
 
 def done(result):
-    """What a call gave; its error ends the program."""
+    """The result of a call; an error ends the program."""
     error, *values = result if isinstance(result, tuple) else (result,)
     if error != hip.hipError_t.hipSuccess:
         raise RuntimeError(str(error))

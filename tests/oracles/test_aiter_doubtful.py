@@ -22,11 +22,11 @@ TARGETS = ("gfx942", "gfx950")
 def test_qseqlen2_races_with_itself_in_lds(target, splits):
     """mla_a8w8_qh16_qseqlen2: the kernel is wrong, the simulator right.
 
-    The error of 7 to 12 per cent is all in one row: the second token's head 0. The kernel copies queries into LDS with
-    three loads of 256 bytes per row, though a row has 576: 192 bytes of the next row go with it. Slots are 0x300 bytes,
+    The error of 7 to 12 percent is all in one row: the second token's head 0. The kernel copies queries into LDS with
+    three loads of 256 bytes per row, though a row has 576: 192 bytes of the next row are copied with it. Slots are 0x300 bytes,
     four to a wave, waves 0xc20 apart, and the next four rows of a wave begin 0x3000 further on. So the last row of wave
-    3 (row 15, at 3 * 0xc20 + 3 * 0x300 = 0x2d60) ends 96 bytes inside the slot of row 16 at 0x3000, and what spills is
-    row 16 itself, from its byte 96 on. No wait or barrier orders the two. If the spill comes last, row 16 has its
+    3 (row 15, at 3 * 0xc20 + 3 * 0x300 = 0x2d60) ends 96 bytes inside the slot of row 16 at 0x3000, and the spilled data is
+    row 16 itself, from its byte 96 on. No wait or barrier orders the two. If the spill is written last, row 16 has its
     elements 96 to 191 where 0 to 95 belong: with that query the reference agrees to the rounding of fp8.
     """
     name = f"{target}/mla/mla_a8w8_qh16_qseqlen2_gqaratio16.co"
@@ -39,9 +39,9 @@ def test_qseqlen2_races_with_itself_in_lds(target, splits):
 def test_qseqlen4_of_gfx950_leaves_half_of_its_partial_results_unwritten():
     """mla_a8w8_qh16_qseqlen4 of gfx950 with splits: the kernel does not do what AITER's host expects of it.
 
-    The host asks for f32 rows [token, split, head, 512] and logarithms. Every logarithm comes, but the rows of every
+    The host requests f32 rows [token, split, head, 512] and logarithms. Every logarithm is stored, but the rows of every
     sequence's last two tokens are never written: the file stores at the place and size of a bf16 result. The other
-    qseqlen files, the gfx942 file of the same name among them, run on the same launcher and give the right result.
+    qseqlen files, including the gfx942 file of the same name, run on the same launcher and give the right result.
     """
     result = decode.latent("gfx950/mla/mla_a8w8_qh16_qseqlen4_gqaratio16.co", [300, 333], 16, 4, splits=2)
     assert result.lse.isfinite().all()
@@ -78,10 +78,10 @@ NAMED = {
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("deviation", NAMED)
 def test_experts_do_what_their_instructions_show_and_not_what_they_are_named(target, deviation):
-    """The same launcher and float64 reference, asked by the name and by the instructions.
+    """The same launcher and float64 reference, with the formats of the name and with those of the instructions.
 
-    A file that adds up f16 without ever converting to f16 takes the upper halves of f32 (v_perm_b32), which are bf16. A
-    file named int8 without an int8 MFMA, or f16 without an f16 one, multiplies what its MFMAs multiply.
+    A file that accumulates f16 without ever converting to f16 takes the upper halves of f32 (v_perm_b32), which are bf16. A
+    file named int8 without an int8 MFMA, or f16 without an f16 one, multiplies the formats of its MFMAs.
     """
     file, asked, least = NAMED[deviation]
     name = f"{target}/fmoe/{'gelu' if '_gelu_' in file else 'silu'}/fmoe_{file}.co"
@@ -93,7 +93,7 @@ def test_experts_do_what_their_instructions_show_and_not_what_they_are_named(tar
 
 
 def loops(name: str) -> list[list[str]]:
-    """The instructions of every loop: these kernels leave one by a conditional branch and close it by another."""
+    """The instructions of every loop: these kernels exit a loop by a conditional branch and close it by another."""
     found, code = [], wheel.objects()[name].read_bytes()
     for address, section in _disassembly.code(code):
         lines = list(_disassembly.disassembled(name.split("/")[0], address, section))
@@ -111,10 +111,10 @@ def loops(name: str) -> list[list[str]]:
 def test_eight_experts_never_hand_their_results_over(target, out, activation):
     """fmoe_*_pertokenFp8_g1u1_vs_*_1tg_32x128: the kernels are wrong, the simulator right.
 
-    Their second product runs 256 columns at a time. Each turn adds to memory what lanes read from LDS, two turns late;
-    in all other sizes a turn also writes its own results there, between its MFMAs. With 128 columns of the intermediate
-    result there are too few MFMAs to go between, and no instruction of the loop writes LDS at all. Only what follows the
-    loop does: the last 256 columns come out right, and before them stands what LDS happened to hold.
+    Their second product runs 256 columns at a time. Each iteration adds to memory what lanes read from LDS, two iterations late;
+    in all other sizes an iteration also writes its own results there, between its MFMAs. With 128 columns of the intermediate
+    result there are too few MFMAs to go between, and no instruction of the loop writes LDS at all. Only the code after the
+    loop does: the last 256 columns come out right, and the columns before them hold whatever was in LDS.
     """
     folder = f"{target}/fmoe/{activation}/fmoe_{out}_pertokenFp8_g1u1_vs_{activation}_1tg_32x"
     adding = [loop for loop in loops(f"{folder}128.co") if any("global_atomic" in text for text in loop)]

@@ -32,7 +32,7 @@ def test_every_other_object_matches_float64(case):
 
 
 def test_the_page_counts_every_object_and_no_disagreement():
-    """Its numbers are a survey's; those that need no run are counted again here."""
+    """Its numbers come from a survey; those that need no run are recounted here."""
     text = PAGE.read_text()
     total = re.search(r"^\| \*\*all\*\* \|.*$", text, re.MULTILINE)[0]
     files, run, agree, deviate, disagree, left = (

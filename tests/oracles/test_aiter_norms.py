@@ -48,7 +48,7 @@ def test_fused_add_rmsnorm_pad(target, columns, with_residual):
 @pytest.mark.parametrize("columns", [(512, 1536), (96, 40), (256, 256), (1024, 64), (1536, 512)])
 @pytest.mark.parametrize("with_residual", [False, True])
 def test_fused_rms_mxfp4_quant(target, columns, with_residual):
-    """The sums of squares are in another order: of values at the edge between two codes or scales, a few differ."""
+    """The sums of squares are accumulated in another order: a few values at the edge between two quantized values or scales differ."""
     x, weight, second, other = (draw(5, columns[0]), draw(columns[0], seed=1), draw(5, columns[1], seed=3),
                                 draw(columns[1], seed=4))  # fmt: skip
     residual = draw(5, columns[0], seed=2) if with_residual else None

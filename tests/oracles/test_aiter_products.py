@@ -43,7 +43,7 @@ def error(out, exact):
 
 
 def compare(exact, function, *arguments, module=None, bar=0.0025, **options):
-    """Our error is at most 1.1 times theirs, which is near enough to the values to mean the same."""
+    """Our error is at most 1.1 times theirs, and theirs is small enough to show that both compute the same thing."""
     theirs = getattr(aiter_triton.module(module or function.__name__), function.__name__)
     with simulated.active():
         found = theirs(*arguments, **options)
@@ -57,7 +57,7 @@ def compare(exact, function, *arguments, module=None, bar=0.0025, **options):
 
 
 def blocks(target, rows, k, of_rows, seed):
-    """e4m3 codes, a float32 scale for each of_rows by 128 of them, and their values in float64."""
+    """e4m3 values, a float32 scale for each of_rows by 128 of them, and their dequantized values in float64."""
     codes = draw(rows, k, dtype=torch.float32, seed=seed).to(float8(target))
     shape = (-(-rows // of_rows), -(-k // 128))
     scales = torch.rand(shape, generator=torch.Generator().manual_seed(seed + 1)) + 0.1
@@ -74,8 +74,8 @@ def float4(rows, k, seed):
 
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
 def test_products_of_16_bits(target, m, n, k, monkeypatch):
-    """Triton's schedule of two groups of waves leaves reads of LDS open behind a barrier that the other group's writes come after:
-    racecheck says so, and the simulated gfx942 lets such reads see the writes."""
+    """Triton's schedule with two groups of waves leaves LDS reads outstanding across a barrier after which the other group writes:
+    racecheck reports it, and on the simulated gfx942 such reads see the writes."""
     monkeypatch.setenv("TRITON_HIP_USE_BLOCK_PINGPONG", "0")
     x, w, bias = draw(m, k), draw(n, k, seed=1), draw(n, seed=2) * 8
     exact = x.double() @ w.double().T
@@ -117,7 +117,7 @@ def test_products_of_8_bits(target, m, n, k):
 @pytest.mark.parametrize("codes", ["fp8", "int8"])
 @pytest.mark.parametrize(("m", "n", "k"), [*SIZES[:2], (256, 256, 512)])
 def test_batches_of_8_bits(target, m, n, k, codes):
-    """Theirs reads scales behind the last row of an M that is no whole tile."""
+    """Theirs reads scales past the last row if M is not a multiple of the tile."""
     dtype = torch.int8 if codes == "int8" else float8(target)
     x, w = ((draw(3, rows, k, dtype=torch.float32, seed=rows) * 30).to(dtype) for rows in (m, n))
     random = torch.Generator().manual_seed(5)
@@ -166,7 +166,7 @@ def test_weights_of_4_bits(gfx950, m, n, k):
 
 @pytest.mark.parametrize(("m", "n", "k"), SIZES[1:])
 def test_groups(target, m, n, k):
-    """Theirs leaves results of empty groups as memory was."""
+    """Theirs leaves the results of empty groups unwritten."""
     sizes = torch.tensor([m // 3, 1, m - m // 3 - 1], dtype=torch.int32)
     group = torch.repeat_interleave(torch.arange(3), sizes.long())
     rows, weights, others = draw(m, k), draw(3, k, n, seed=1), draw(m, n, seed=2)

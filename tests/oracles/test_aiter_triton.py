@@ -27,7 +27,7 @@ def target(request):
 
 
 def distinct(rows, columns):
-    """Theirs leaves the order of equal elements open in long rows."""
+    """Distinct values: theirs leaves the order of equal elements open in long rows."""
     generator = torch.Generator().manual_seed(0)
     return (
         torch.stack([torch.randperm(columns, generator=generator) for _ in range(rows)]).float() - columns / 2
@@ -58,7 +58,7 @@ def test_softmax(target, columns, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_mul_add(target, dtype):
-    """Equal to the bit: both multiply and add in float32 with one rounding."""
+    """Bitwise equal: both multiply and add in float32 with one rounding."""
     x, a, b = (
         torch.randn(3, 700, generator=torch.Generator().manual_seed(seed)).to(dtype) for seed in range(3)
     )
@@ -71,7 +71,7 @@ def test_mul_add(target, dtype):
 
 
 def test_sparse_latent_attention(target):
-    """Our error is at most 1.1 times theirs; their lists have -1 at the end alone, and 16 heads or a multiple."""
+    """Our error is at most 1.1 times theirs; their lists have -1 only at the end, and 16 heads or a multiple."""
     problem = draw_sparse([32, 20, 1], 32, heads=16)
     keys = problem.kv_cache.shape[0] * problem.kv_cache.shape[1]
     indices = torch.full_like(problem.indices, -1)
@@ -112,7 +112,7 @@ def test_logits_of_an_indexer(target):
 
 
 def theirs_in_pages(problem, columns):
-    """What AITER's launcher, which asks the device for its 8-bit floats, hands to the kernel."""
+    """The arguments that AITER's launcher, which asks the device for its 8-bit floats, passes to the kernel."""
     batch, tokens, heads, size = problem.q.shape
     # It follows whatever stands in a table where no key is.
     table = problem.block_table.masked_fill(problem.block_table > 1000, 0)
@@ -131,7 +131,7 @@ def theirs_in_pages(problem, columns):
 
 
 def test_logits_of_an_indexer_in_pages(target):
-    """One token of each sequence: of several, theirs hides keys from the wrong ones."""
+    """One token per sequence: with several, theirs hides keys from the wrong ones."""
     problem = draw_paged_logits([100, 64, 1], heads=32, page=1, dtype=CODES[target], room=0)
     exact = problem.in_torch(torch.float64)
     out = theirs_in_pages(problem, 256)[:, :100]
@@ -141,7 +141,7 @@ def test_logits_of_an_indexer_in_pages(target):
 
 
 def test_where_logits_of_an_indexer_differ(target):
-    """What docs/aiter.md says of theirs: ranges that begin between blocks, and several tokens of a sequence."""
+    """The differences that docs/aiter.md documents: ranges that begin between blocks, and several tokens of a sequence."""
     problem = draw_logits([(0, 512), (5, 200)], 512, heads=32, dtype=CODES[target])
     exact = problem.in_torch(torch.float64)
     with simulated.active():

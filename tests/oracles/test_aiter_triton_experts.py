@@ -56,7 +56,9 @@ def test_rows_of_experts(format):
 @pytest.mark.parametrize("dtype", problems.DTYPES, ids=str)
 @pytest.mark.parametrize("silu", [False, True])
 def test_blocks_of_experts(monkeypatch, dtype, silu):
-    """Theirs needs a K of whole tiles, reads scales of A for padding, too, and zeros of absent experts overwrite the next rows of gates."""
+    """Theirs needs K to be a multiple of the tile, reads scales of A for padding, too, and overwrites the next rows of gates with zeros of absent
+    experts.
+    """
     import triton.language as tl
 
     monkeypatch.setattr(problems, "K", 256)

@@ -28,7 +28,7 @@ def test_a_missing_wheel_fails_where_it_is_required_and_only_there(monkeypatch):
 
 
 def test_continuous_integration_requires_the_wheel(tmp_path):
-    """.ci/run in a copy whose ./run tells what it sees."""
+    """.ci/run in a copy whose ./run prints its environment."""
     (tmp_path / ".ci").mkdir()
     script = tmp_path / ".ci" / "run"
     script.write_bytes((ROOT / ".ci" / "run").read_bytes())

@@ -50,7 +50,7 @@ def problem(by_channel):
 
 
 def recurrence(q, k, v, g, beta):
-    """In float64: token after token, of queries and keys of length 1."""
+    """The recurrence in float64: token by token, with queries and keys of length 1."""
     q, k, v, g, beta = (each.double() for each in (q, k, v, g, beta))
     q, k = (each * (each.square().sum(-1, keepdim=True) + 1e-6).rsqrt() for each in (q, k))
     if g.dim() == 3:
@@ -108,7 +108,7 @@ def test_references(fla, by_channel):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_gradients(fla, target):
-    """Of chunk_gated_delta_rule."""
+    """Gradients of chunk_gated_delta_rule."""
 
     def gradients(function, inputs, **options):
         leaves = [each.detach().clone().requires_grad_() for each in inputs]

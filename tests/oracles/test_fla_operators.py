@@ -35,7 +35,7 @@ functional = torch.nn.functional
 
 @pytest.fixture(scope="module")
 def fla():
-    """With the first configuration of each kernel that is autotuned: trying all of them, every one simulated, takes hours."""
+    """fla with the first configuration of each autotuned kernel: trying all of them, each simulated, takes hours."""
     right = Autotuner.__init__
 
     def first(self, kernel, names, configs, *given, **options):
@@ -60,7 +60,7 @@ def ends(x):
 
 # Gated linear attention: queries, keys, values, logarithms of the decay of each key's channel, states before.
 def recurrence(q, k, v, g, state):
-    """Token after token."""
+    """The recurrence, token by token."""
     out = []
     for t in range(q.shape[1]):
         state = state * g[:, t, :, :, None].exp() + k[:, t, :, :, None] * v[:, t, :, None]
@@ -69,7 +69,7 @@ def recurrence(q, k, v, g, state):
 
 
 def recurrences(q, k, v, g, state):
-    """Of packed sequences."""
+    """The recurrence of packed sequences."""
     found = [
         recurrence(*(each[:, begin:end] for each in (q, k, v, g)), state[number, None])
         for number, (begin, end) in enumerate(itertools.pairwise(SEQUENCES))
@@ -95,7 +95,7 @@ def of_gla(states):
 
 # Short convolutions: x [batch, tokens, channels], the weights of each channel, a bias, a residual, the latest inputs before.
 def convolution(x, weight, bias, residual=None, state=None):
-    """With SiLU behind it."""
+    """A convolution followed by SiLU."""
     before = x.new_zeros(len(x), WIDTH, x.shape[2]) if state is None else state.mT
     rows = torch.cat((before, x), 1)[:, 1:]
     y = functional.conv1d(rows.mT, weight[:, None], bias, groups=x.shape[2]).mT
@@ -142,7 +142,7 @@ def fused(name, **options):
 
 
 def grouped_and_gated(x, w, z):
-    """Of 3 groups of each row, and the gate behind it."""
+    """The norm over 3 groups of each row, followed by the gate."""
     return (rms(x.unflatten(-1, (3, -1))).flatten(-2) * w) * functional.silu(z)
 
 
@@ -218,7 +218,7 @@ def relative(found, exact):
 
 
 def with_gradients(function, inputs, steps):
-    """What it gives, and the gradients of the inputs, all of them on the CPU."""
+    """The results, and the gradients of the inputs, all of them on the CPU."""
     leaves = [tensor.detach().requires_grad_() for tensor in inputs]
     found = tensors(function(*leaves))
     steps = [step.to(each.device, each.dtype) for step, each in zip(steps, found, strict=True)]
@@ -226,14 +226,14 @@ def with_gradients(function, inputs, steps):
 
 
 def run_theirs(name, inputs, steps, target):
-    """The same of theirs, and what the checkers found."""
+    """The same for theirs, and the checkers' findings."""
     with rocm.active(), hipkittens.simulate(target, checks="all") as run:
         found = with_gradients(OPERATORS[name][0], [tensor.to("cuda") for tensor in inputs], steps)
     return found, run.findings
 
 
 def drawn(name, dtype):
-    """The inputs, and a step for each result."""
+    """The inputs, and an incoming gradient for each result."""
     _, exact, inputs = OPERATORS[name]
     steps = [random(*each.shape, seed=99 + at) for at, each in enumerate(tensors(exact(*inputs)))]
     inputs, steps = ([tensor.to(dtype) for tensor in each] for each in (inputs, steps))
@@ -266,7 +266,7 @@ def test_operators(fla, name, dtype, target, record_property):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_rows_are_shared_by_programs_whose_rows_are_whole_tiles(fla, target):
-    """A program for each compute unit, as many as it counts, and 16 rows, a tile of the configuration that is taken, for each program."""
+    """One program per compute unit, as many as are reported, and 16 rows per program, which is a tile of the configuration in use."""
     with rocm.active(), hipkittens.simulate(target):
         rows = 16 * theirs("utils", "get_multiprocessor_count")(0)
     inputs = [random(rows, 64), random(rows, 64, seed=3), SHORT[1]]
@@ -297,7 +297,7 @@ def test_the_gradient_of_the_oldest_entry_of_a_convolutions_state(fla, target, r
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", BARS, ids=str)
 def test_a_convolution_token_after_token(fla, dtype, target, record_property):
-    """With waves in several orders, on which nothing depends."""
+    """With waves in several orders, none of which affects the result."""
     inputs = [tensor.to(dtype) for tensor in CONVOLUTION]
     exact, _ = convolution(*(tensor.double() for tensor in inputs))
     update, tokens = theirs("modules.causal_conv1d", "causal_conv1d_update"), 9

@@ -33,7 +33,7 @@ FEW_KEYS, SOME_KEYS = 2048, 20_000
 
 
 def valid_factors():
-    """Parameters of which some values skip the test beside some of others, together, without those."""
+    """Parameters with values that skip the test in combination with others are merged, without those combinations."""
     found = dict(flash_attn_packages.factors(TEST))
     pages, leftpad = found.pop("paged_kv_block_size"), found.pop("has_leftpad")
     new, fractions = found.pop("new_kv"), found.pop("rotary_fraction")
@@ -44,7 +44,7 @@ def valid_factors():
 
 
 def chosen():
-    """Cases of each target."""
+    """The chosen cases of each target."""
     factors = valid_factors()
     sizes = factors.pop("d")
     few, some, many = (
@@ -85,7 +85,7 @@ CASES = [] if flash_attn_packages.missing() else list(chosen())
 
 @pytest.fixture(scope="module")
 def theirs():
-    """It asks for the GPU when it is imported."""
+    """The module asks for the GPU when it is imported."""
     with rocm.active(), hipkittens.simulate("gfx950"), flash_attn_packages.importable() as module:
         yield getattr(module, TEST)
 
@@ -105,7 +105,7 @@ def test_kvcache(theirs, target, case, record_property):
 
 
 def test_its_bar_sees_a_wrong_result(theirs, monkeypatch):
-    """Of one key less."""
+    """A result that omits one key fails its bar."""
     right = hipkittens.flash_attn.flash_attn_with_kvcache
 
     def short(*given, cache_seqlens, **options):

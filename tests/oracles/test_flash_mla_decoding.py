@@ -39,7 +39,7 @@ def is_affordable_sparse(case):
 
 
 def named(place, case):
-    """Its place in their list, and what is not as in most of them."""
+    """The index in their list, and the parameters that differ from most cases."""
     short = [f"{name}={value}" for name, value in source.values(case) if value not in (None, False)]
     plain = {"num_runs=0", "check_correctness=True", "h_kv=1", "d=576", "dv=512", "d_v=512"}
     return " ".join([f"{place}", *(each for each in short if each not in plain)])
@@ -82,7 +82,7 @@ def theirs():
 
 
 def run(theirs, name, target, place):
-    """What FlashMLA's test says of the results, and what the checkers found."""
+    """The verdict of FlashMLA's test on the results, and the checkers' findings."""
     modules, every = theirs
     case = every[name][place]
     if name == source.SPARSE:
@@ -103,7 +103,7 @@ def test_decoding(theirs, name, target, place):
 
 @pytest.mark.parametrize("name", [source.DENSE, source.SPARSE])
 def test_its_bar_sees_a_wrong_result(theirs, monkeypatch, name):
-    """Of scores twice as large."""
+    """Scores twice as large fail its bar."""
     right = flash_mla.flash_mla_with_kvcache
 
     def off(q, *given, **options):

@@ -43,7 +43,7 @@ pytestmark = [
 
 
 def run(target, file, folder):
-    """What it printed, and what tests/oracles/flydsl_program.py wrote down."""
+    """The printed output, and what tests/oracles/flydsl_program.py recorded."""
     linker = folder / "rocm" / "llvm" / "bin" / "ld.lld"
     linker.parent.mkdir(parents=True)
     linker.write_text(f'#!/bin/sh\nexec {sys.executable} -m ziglang ld.lld "$@"\n')
@@ -74,14 +74,14 @@ def run(target, file, folder):
 )
 @pytest.mark.parametrize("target", TARGETS)
 def test_examples(target, example, says, tmp_path):
-    """Without 04, whose product of 4096 x 4096 x 4096 takes too long."""
+    """All but 04, whose product of 4096 x 4096 x 4096 takes too long."""
     output, findings = run(target, f"examples/{example}.py", tmp_path)
     assert findings == [] and all(line in output for line in says), output
 
 
 @pytest.fixture(scope="module", params=TARGETS)
 def cases(request, tmp_path_factory):
-    """Each case of the MoE tests: (name, outcome, findings)."""
+    """The cases of the MoE tests: (name, outcome, findings)."""
     _, found = run(request.param, MOE, tmp_path_factory.mktemp(request.param))
     return [(name, case["outcome"], case["findings"]) for name, case in found.items()]
 

@@ -63,7 +63,7 @@ def zig(*arguments):
 
 @pytest.fixture(scope="module")
 def compiled_source(headers, tmp_path_factory):
-    """What hipcc makes of hip_source.hip.cpp: a program with the code objects of both targets in it."""
+    """The program that hipcc compiles from hip_source.hip.cpp, with code objects for both targets."""
     folder, source = tmp_path_factory.mktemp("hipcc"), HERE / "hip_source.hip.cpp"
     zig_headers = pathlib.Path(importlib.util.find_spec("ziglang").origin).parent / "lib/include"
     common = ("-x", "hip", "-nogpulib", "-nogpuinc", "-std=c++20", "-isystem", zig_headers, f"-I{headers}")
@@ -109,7 +109,7 @@ def simulated(*arguments, **environment):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_hipcc_compiles_runs_under_sim_run(compiled_source, target):
-    """Launches by name, captured and built graphs, pools, mapped memory: hip_source.hip.cpp looks at the results."""
+    """Launches by name, captured and built graphs, pools, mapped memory: hip_source.hip.cpp checks the results."""
     program, _ = compiled_source
     result = simulated("run", "--target", target, "--devices", 2, "--", program)
     assert result.returncode == 0, result.stderr

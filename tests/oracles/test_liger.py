@@ -22,7 +22,7 @@ cross_entropy = torch.nn.functional.cross_entropy
 
 @pytest.fixture(autouse=True)
 def rocm(monkeypatch):
-    """Liger asks PyTorch whether this is ROCm, and else launches more threads than a workgroup of AMD's has."""
+    """Liger asks PyTorch whether this is ROCm, and otherwise launches more threads than an AMD workgroup can have."""
     monkeypatch.setattr(torch.version, "hip", "6.4")
 
 

@@ -52,14 +52,14 @@ def rope(q, k):
 
 
 def jsd(x, y):
-    """Half of each divergence to the mean of both, by row."""
+    """Half of each divergence from the mean of both, per row."""
     p, q = x.exp(), y.exp()
     mean = ((p + q) / 2).log()
     return ((p * (x - mean) + q * (y - mean)) / 2).sum() / len(x)
 
 
 def added(x, residual, w):
-    """The sum is a result, too."""
+    """The sum is also a result."""
     y, total = liger("fused_add_rms_norm", "LigerFusedAddRMSNormFunction")(x, residual, w, EPS)
     return torch.cat((y, total))
 
@@ -103,7 +103,7 @@ OF_TRITON = {
 
 
 def run_theirs(name, inputs, others, step, target, checks):
-    """Result and gradients on the CPU, and what the checkers found."""
+    """Results and gradients on the CPU, and the checkers' findings."""
     with rocm.active(), hipkittens.simulate(target, checks=checks) as run:
         mine = [tensor.to("cuda").requires_grad_() for tensor in inputs]
         result = OPERATORS[name][0](*mine, *(tensor.to("cuda") for tensor in others))
@@ -137,8 +137,8 @@ def test_operators(name, dtype, target, record_property):
 @pytest.mark.parametrize("dtype", BARS, ids=str)
 @pytest.mark.parametrize("heads", [(4, 2), (8, 2), (8, 8)], ids=str)
 def test_the_races_of_rope_are_of_threads_without_an_element(heads, dtype, target):
-    """Each half of a token's queries, or keys, is a tensor of heads x 32 elements of a program of 256 threads. As many reads as there
-    are threads beyond that race with a store, and no store does."""
+    """Each half of a token's queries, or keys, is a tensor of heads x 32 elements, processed by a program of 256 threads. The number of reads
+    that race with a store equals the number of threads without an element; no store races."""
     tokens, half, threads = 2 * 7, 32, 256
     inputs = [random(2, number, 7, 2 * half, seed=number).to(dtype) for number in heads]
     with rocm.active(), hipkittens.simulate(target, checks="all") as run:

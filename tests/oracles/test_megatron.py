@@ -34,7 +34,7 @@ def count(found, text):
 
 
 def check(found, experts):
-    """Attention of each layer and every product of its experts ran on our kernels, and is as near to float64 as it has to be."""
+    """Attention of each layer and every product of its experts ran on our kernels, and is within its error bound of float64."""
     assert found["findings"] == []
     times = len(megatron_models.SEEDS)
     assert count(found, "attention_forward") == count(found, "attention_backward_delta") == times * LAYERS
@@ -68,7 +68,7 @@ def test_experts(process, target, dispatcher):
 
 @pytest.mark.parametrize("experts", [False, True])
 def test_gradients_summed_by_the_product(process, target, experts):
-    """Two micro-batches in Megatron's DistributedDataParallel. Every linear layer is fused; GroupedMLP has no such way."""
+    """Two micro-batches in Megatron's DistributedDataParallel. Every linear layer is fused; GroupedMLP does not support that."""
     found = process.submit(megatron_models.fused_accumulation, target, experts=experts).result()
     check(found, experts)
     assert count(found, "gemm_adding_tn") == len(megatron_models.SEEDS) * ((2 if experts else 4) * LAYERS + 1)

@@ -34,7 +34,7 @@ def random(*sizes, dtype=torch.float32, seed=0):
 
 
 def compare_with_gradients(function, exact, *tensors, bar):
-    """Result and gradients against those of `exact` in float64, on the CPU."""
+    """Compare result and gradients with those of `exact` in float64, on the CPU."""
     mine = [tensor.detach().clone().requires_grad_() for tensor in tensors]
     right = [tensor.detach().cpu().double().requires_grad_() for tensor in tensors]
     result, expected = function(*mine), exact(*right)
@@ -143,7 +143,7 @@ def test_what_torch_says_of_the_device(target):
 
 
 def test_kernels_wrapped_for_compilation(target):
-    """As flash-attn's Triton kernels are launched: by an operator that takes the kernel."""
+    """Launched as flash-attn's Triton kernels are: by an operator that wraps the kernel."""
     from tests.oracles import triton_kernels as kernels
 
     x, out = torch.arange(2000.0, device="cuda"), torch.empty(2000, device="cuda")

@@ -64,7 +64,7 @@ def test_gradients(process, name, target):
 
 @pytest.mark.parametrize(("name", "target"), [("qwen3", "gfx950"), ("deepseek_v3", "gfx942")])
 def test_training(process, name, target):
-    """Three steps of TorchTitan's FSDP, from which parameters come in bfloat16."""
+    """Three steps of TorchTitan's FSDP, which provides the parameters in bfloat16."""
     steps = 3
     found = process.submit(torchtitan_models.training, name, target, steps).result()
     check_launches(found, name, steps)

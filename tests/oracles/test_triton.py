@@ -197,7 +197,7 @@ def test_a_fault_names_kernel_and_address(target):
 
 
 def test_lines_of_the_kernel_and_of_what_it_calls():
-    """Triton writes DWARF 4: an instruction of tl.max has its line in Triton's library and one of the kernel."""
+    """Triton writes DWARF 4: an instruction of tl.max has both its line in Triton's library and one in the kernel."""
     path = pathlib.Path(kernels.__file__)
     lines = path.read_text().splitlines()
     x, out = random(2, 781), unwritten(2, 781)

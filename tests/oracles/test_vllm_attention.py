@@ -80,7 +80,7 @@ def check(process, case):
 @pytest.mark.parametrize("parts", [1, 2, 4])
 @pytest.mark.parametrize("batch", CAUSAL)
 def test_batches(process, target, batch, parts):
-    """32 heads on 8 of keys, as Llama 3 8B has, on 1, 2 and 4 GPUs."""
+    """32 query heads and 8 key heads, as in Llama 3 8B, on 1, 2 and 4 GPUs."""
     check(process, Case(target, *BATCHES[batch], heads=32 // parts, key_heads=8 // parts))
 
 
@@ -95,7 +95,7 @@ def test_batches_with_a_window(process, target, batch, parts):
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("batch", ENCODERS)
 def test_batches_of_encoders(process, target, batch, parts):
-    """3 heads on 1 of keys, of 256 features, with a window to both sides."""
+    """3 query heads and 1 key head, of 256 features, with a window to both sides."""
     case = Case(
         target, *BATCHES[batch], 3 // parts, 1, 256, window=257, causal=False, kind=batches.ENCODER_ONLY
     )
@@ -106,7 +106,7 @@ def test_batches_of_encoders(process, target, batch, parts):
 @pytest.mark.parametrize("block", [8, 16, 64, 544])
 @pytest.mark.parametrize("name", SCORES)
 def test_scores_heads_and_blocks(process, target, name, block):
-    """Among them requests of one token, of a token more than a block, and of nothing but new tokens."""
+    """Including requests of one token, of one token more than a block, and of new tokens only."""
     lengths, queries = (1, block + 1, 40, 600, 33), (1, 1, 40, 17, 5)
     changes = {"heads": 8, "key_heads": 2} | SCORES[name]
     check(process, Case(target, lengths, queries, block=block, **changes))

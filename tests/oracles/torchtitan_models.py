@@ -36,7 +36,7 @@ SEEDS = {"qwen3": 3, "deepseek_v3": 4}
 
 
 def configuration(name: str, overrides: list[str]) -> tuple[Any, list[str]]:
-    """TorchTitan's configuration of its debug model, made small, and what its overrides replaced."""
+    """TorchTitan's configuration of its debug model, made small, and the names of what its overrides replaced."""
     from torchtitan.config.override import OverrideConfig, apply_overrides
     from torchtitan.models import deepseek_v3, qwen3
 
@@ -54,7 +54,7 @@ def configuration(name: str, overrides: list[str]) -> tuple[Any, list[str]]:
 
 
 def build(name: str, overrides: list[str]) -> torch.nn.Module:
-    """In float32, with the weights that belong to the name."""
+    """The model in float32, with weights determined by its name."""
     torch.manual_seed(0)
     model = configuration(name, overrides)[0].build()
     model.init_states()
@@ -66,7 +66,7 @@ def build(name: str, overrides: list[str]) -> torch.nn.Module:
 
 
 def batch(model: torch.nn.Module, seed: int) -> tuple[torch.Tensor, torch.Tensor, Any]:
-    """Tokens, and their positions in two documents a row."""
+    """Tokens, and their positions in two documents per row."""
     tokens = torch.randint(0, 2048, (2, LENGTH), generator=torch.Generator().manual_seed(seed))
     positions = torch.cat((torch.arange(5), torch.arange(LENGTH - 5))).expand(2, LENGTH)
     return tokens, positions, model.get_attention_masks(positions)
@@ -85,7 +85,7 @@ def loss_of(model: torch.nn.Module, seed: int) -> tuple[torch.Tensor, torch.Tens
 
 
 def _documents(q, k, v, ends_q, ends_k, longest_q, longest_k, *, scale=None, window_size=(-1, -1), **_):
-    """PyTorch's varlen_attn on the CPU: causal, each document by itself."""
+    """PyTorch's varlen_attn for the CPU: causal, each document separately."""
     assert window_size == (-1, 0) and torch.equal(ends_q, ends_k)
     ends, found = ends_q.tolist(), []
     for first, last in itertools.pairwise(ends):
@@ -115,14 +115,14 @@ def _exact_experts(self, x, counts):
 
 @contextlib.contextmanager
 def eager() -> Iterator[None]:
-    """TorchTitan on a CPU."""
+    """Context with TorchTitan on a CPU."""
     with unittest.mock.patch("torchtitan.models.common.attention.varlen_attn", _documents):
         yield
 
 
 @contextlib.contextmanager
 def exact() -> Iterator[None]:
-    """TorchTitan in float64."""
+    """Context with TorchTitan in float64."""
     from torchtitan.models.common.attention import VarlenAttention
     from torchtitan.models.common.moe import GroupedExperts
 
@@ -135,7 +135,7 @@ def exact() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ours(target: str, **options: Any) -> Iterator[dict[str, Any]]:
-    """What unmodified TorchTitan is given, and afterwards the launches, findings and calls that were passed on."""
+    """Context for unmodified TorchTitan with our operators, which records the launches, findings and calls that fell back."""
     with varlen.active(), grouped_mm.active(), launched(target, **options) as found:
         yield found
         found["passed_on"] = grouped_mm.passed_on()
@@ -152,7 +152,7 @@ def _results(model: torch.nn.Module, seed: int) -> tuple[dict[str, torch.Tensor]
 
 
 def gradients(name: str, target: str, seed: int | None = None) -> dict[str, Any]:
-    """One step in bfloat16: of the logits and of each parameter's gradient our error over eager's, and what ran."""
+    """One step in bfloat16: for the logits and each parameter's gradient our error over eager's, and the launches."""
     seed = SEEDS[name] if seed is None else seed
     plain = build(name, []).bfloat16()
     model = build(name, [OVERRIDE]).bfloat16()
@@ -180,7 +180,7 @@ def gradients(name: str, target: str, seed: int | None = None) -> dict[str, Any]
 
 
 def _train(name: str, overrides: list[str], steps: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Losses and parameters. In float64 without FSDP, else with parameters in float32 that are gathered in `dtype`."""
+    """Losses and parameters. In float64 without FSDP, otherwise with float32 parameters that are gathered in `dtype`."""
     from torchtitan.distributed.fsdp import apply_fsdp_to_decoder
 
     model = build(name, overrides)
@@ -205,8 +205,8 @@ def _train(name: str, overrides: list[str], steps: int, dtype: torch.dtype) -> d
 
 
 def training(name: str, target: str, steps: int) -> dict[str, Any]:
-    """Steps of momentum, sharded by TorchTitan: the losses (exact, eager's, ours), of each parameter's change our error over eager's, and
-    what ran."""
+    """Steps with momentum, sharded by TorchTitan: the losses (exact, eager's, ours), for each parameter's change our error over eager's, and
+    the launches."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         with exact():
@@ -228,5 +228,5 @@ def training(name: str, target: str, steps: int) -> dict[str, Any]:
 
 
 def replaced(name: str) -> list[str]:
-    """What TorchTitan says of the override."""
+    """TorchTitan's report of the override."""
     return configuration(name, [OVERRIDE])[1]

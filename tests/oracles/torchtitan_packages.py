@@ -21,10 +21,10 @@ def missing() -> str:
 
 
 def prepare() -> None:
-    """In a process of its own: TorchTitan can be imported."""
+    """Prepare a separate process: TorchTitan can be imported."""
     sys.path.insert(0, str(PACKAGES))
 
 
 def process() -> ProcessPoolExecutor:
-    """One that is prepared."""
+    """A prepared process."""
     return packages_apart.process(prepare)

@@ -23,8 +23,8 @@ ENCODER_ONLY, DECODER = "encoder_only", "decoder"
 
 @dataclass(frozen=True)
 class Case:
-    """lengths and queries: keys of each request, and how many of them are new. cache: vLLM's name; "auto" is float16, since there is no
-    model. layout: of KVCacheLayout."""
+    """lengths and queries: the number of keys of each request, and how many of them are new. cache: vLLM's name; "auto" is float16, since there
+    is no model. layout: a KVCacheLayout."""
 
     target: str
     lengths: tuple[int, ...]
@@ -46,7 +46,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """errors and allowed: the largest and the norm of the result's error, and of PyTorch's in float32 rounded once, beside float64."""
+    """errors and allowed: the largest error and the norm of the error relative to float64, of the result and of PyTorch's float32, rounded once."""
 
     errors: tuple[float, float]
     allowed: tuple[float, float]
@@ -58,7 +58,7 @@ class Outcome:
 
 
 def run(case: Case, hidden: int = 0) -> Outcome:
-    """hidden: keys that the backend is not told of, of each request, for which it is wrong."""
+    """Run a batch. hidden: for each request, the number of keys that the backend is not told of, so that its result is wrong."""
     from vllm.config import CacheConfig, DeviceConfig, VllmConfig, set_current_vllm_config
     from vllm.forward_context import set_forward_context
     from vllm.model_executor.layers.attention import Attention
@@ -126,7 +126,7 @@ def run(case: Case, hidden: int = 0) -> Outcome:
 
 
 def backend_of(case: Case) -> Any:
-    """By vLLM's plugins and registry, which say that nothing of it is refused."""
+    """The backend, through vLLM's plugins and registry, which report no reason to refuse it."""
     from vllm.platforms.interface import DeviceCapability
     from vllm.plugins import load_general_plugins
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
@@ -144,7 +144,7 @@ def backend_of(case: Case) -> Any:
 
 
 def draw(case: Case, random: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """q of the new tokens, keys and values of all, request after request."""
+    """Draw q of the new tokens, and the keys and values of all tokens, request by request."""
     new, every = sum(case.queries), sum(case.lengths)
     shapes = (
         (new, case.heads, case.head_size),
@@ -161,7 +161,7 @@ def terms_of(case: Case, random: torch.Generator) -> dict[str, Any]:
 
 
 def requests(case: Case) -> Iterator[tuple[slice, slice, int]]:
-    """Rows of q, rows of all keys, and how many of those are not new, of each request."""
+    """Rows of q, rows of all keys, and how many of those are not new, for each request."""
     q = k = 0
     for length, new in zip(case.lengths, case.queries, strict=True):
         yield slice(q, q + new), slice(k, k + length), length - new
@@ -173,7 +173,7 @@ def new_rows(case: Case) -> torch.Tensor:
 
 
 def places(case: Case, random: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """A block table with shuffled blocks, of which none is vLLM's null block 0, and the slot of each key."""
+    """A block table with shuffled blocks, none of which is vLLM's null block 0, and the slot of each key."""
     counts = [-(-length // case.block) for length in case.lengths]
     blocks = (torch.randperm(sum(counts), generator=random) + 1).split(counts)
     table = torch.full((len(counts) + 1, max(counts) + 2), UNUSED, dtype=torch.int32)
@@ -186,7 +186,7 @@ def places(case: Case, random: torch.Generator) -> tuple[torch.Tensor, torch.Ten
 
 
 def caches(case: Case, config: Any, backend: Any, layer: Any) -> tuple[Any, list[torch.Tensor]]:
-    """vLLM's specification of the layer's cache, and its views of the caches of both layers, all of whose bits are ones."""
+    """vLLM's specification of the layer's cache, and its views of the caches of both layers, with all bits set."""
     from vllm.v1.kv_cache_interface import (
         KVCacheTensor,
         compute_layout_strides,
@@ -214,7 +214,7 @@ def whole(views: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 class Codes:
-    """Keys and values as vLLM's caches have them, by PyTorch's operations."""
+    """Keys and values as vLLM's caches store them, computed with PyTorch's operations."""
 
     def __init__(self, case: Case, layer: Any) -> None:
         self.size, self.name = case.head_size, case.cache
@@ -223,7 +223,7 @@ class Codes:
             self.float8 = dtype_of("fp8", torch.device("cpu"))
 
     def coded(self, x: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Bytes of each row, its scale among them, and the values that they stand for."""
+        """The bytes of each row, including its scale, and the values that they represent."""
         if not self.name.startswith(("fp8", "int8")):
             return x.contiguous().view(torch.uint8), x
         dtype = torch.int8 if self.name.startswith("int8") else self.float8
@@ -247,7 +247,7 @@ class Codes:
 
 
 def build(case: Case, backend: Any, spec: Any, config: Any, table: torch.Tensor, slots: torch.Tensor) -> Any:
-    """vLLM's metadata with a request behind the last one, and tokens, which fill the batch up, through the backend's builder."""
+    """vLLM's metadata, from the backend's builder, with a request past the last one and with tokens that pad the batch."""
     from vllm.model_executor.layers.attention.encoder_only_attention import (
         create_encoder_only_attention_backend,
     )
@@ -278,7 +278,7 @@ def build(case: Case, backend: Any, spec: Any, config: Any, table: torch.Tensor,
 def attend(
     case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, terms: dict[str, Any], dtype: torch.dtype
 ) -> torch.Tensor:
-    """By PyTorch's operations in this dtype."""
+    """Attention by PyTorch's operations in this dtype."""
     group = case.heads // case.key_heads
     out = torch.empty(q.shape, dtype=dtype)
     for rows, keys, old in requests(case):
@@ -307,7 +307,7 @@ def attend(
 
 
 def refusals() -> list[str]:
-    """What CUSTOM says of layers that no kernel has, one after the other, and of configurations."""
+    """CUSTOM's refusals of layers without a kernel, one by one, and of configurations."""
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
     from vllm.platforms.interface import DeviceCapability
 

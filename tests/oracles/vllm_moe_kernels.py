@@ -15,7 +15,7 @@ import hipkittens
 
 @dataclass(frozen=True)
 class Case:
-    """activation: vLLM's name. here: of how many of the experts this is the device, the last ones."""
+    """activation: vLLM's name. here: how many of the experts this device holds, the last ones."""
 
     target: str
     tokens: int
@@ -49,7 +49,7 @@ def configuration(case: Case, **changes: Any) -> Any:
 
 @dataclass(frozen=True)
 class Problem:
-    """Of a layer: weights and ids are those of each token's choices."""
+    """A layer's inputs: weights and ids are those of each token's choices."""
 
     x: torch.Tensor
     w1: torch.Tensor
@@ -82,7 +82,7 @@ def drawn(case: Case) -> Problem:
 
 
 def run(case: Case) -> dict[str, Any]:
-    """Errors, and those of PyTorch's operations in the case's dtype, beside float64: the largest and the norm; and findings."""
+    """Our errors and those of PyTorch's operations in the case's dtype, relative to float64: the largest and the norm; and findings."""
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
     from vllm.model_executor.layers.fused_moe.config import FusedMoEQuantConfig, biased_moe_quant_config
     from vllm.model_executor.layers.fused_moe.oracle.unquantized import (
@@ -134,7 +134,7 @@ def experts(
     problem: Problem,
     rounded: Callable[[torch.Tensor], torch.Tensor] = lambda row: row,
 ) -> torch.Tensor:
-    """By PyTorch's operations, choice after choice. rounded: what becomes of rows before products."""
+    """The experts by PyTorch's operations, choice by choice. rounded: how rows are rounded before products."""
     weights, ids, expert_map, biases = problem.weights, problem.ids, problem.expert_map, problem.biases
     x, w1, w2 = (each.to(dtype) for each in (problem.x, problem.w1, problem.w2))
     out = torch.zeros(x.shape, dtype=torch.promote_types(dtype, torch.float32))
@@ -168,7 +168,7 @@ def activated(kind: str, x: torch.Tensor) -> torch.Tensor:
 
 
 def methods() -> dict[str, str]:
-    """The experts of the methods that vLLM builds, by what is different, where vLLM itself has chosen others."""
+    """The experts of the methods that vLLM builds, keyed by what is different, where vLLM itself has chosen others."""
     from vllm.config import CompilationConfig, DeviceConfig, VllmConfig, set_current_vllm_config
     from vllm.model_executor.layers.fused_moe import unquantized_fused_moe_method
     from vllm.plugins import load_general_plugins

@@ -30,11 +30,11 @@ def missing() -> str:
 
 
 def prepare() -> None:
-    """In a process of its own: vLLM can be imported, says errors alone, and takes hipkittens' plugin."""
+    """Prepare a separate process: vLLM can be imported, logs errors only, and loads hipkittens' plugin."""
     sys.path[:0] = [str(PACKAGES), str(TRANSFORMERS_5)]
     os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_PLUGINS": "hipkittens", "HF_HUB_OFFLINE": "1"}
 
 
 def process() -> ProcessPoolExecutor:
-    """One that is prepared."""
+    """A prepared process."""
     return packages_apart.process(prepare)

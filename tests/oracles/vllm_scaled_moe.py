@@ -20,7 +20,7 @@ from tests.oracles.vllm_moe_kernels import Case, Workspaces, compared, configura
 @dataclass(frozen=True)
 class ScaledCase(Case):
     """weights: "blocks", "tensor" and "channel" of FP8, or "mxfp4". rows: "token" and "tensor" of FP8, "mxfp4" and "mxfp8", or
-    None, as they are."""
+    None for unquantized rows."""
 
     weights: str = "blocks"
     rows: str | None = "token"
@@ -28,7 +28,7 @@ class ScaledCase(Case):
 
 @dataclass
 class Quantised:
-    """codes and scales as checkpoints have them, and what they stand for."""
+    """Quantized values and scales as checkpoints store them, and their dequantized values."""
 
     codes: torch.Tensor
     scale: torch.Tensor
@@ -36,7 +36,7 @@ class Quantised:
 
 
 def quantised(weight: torch.Tensor, kind: str) -> Quantised:
-    """(experts, rows, columns) of whole blocks."""
+    """Quantize (experts, rows, columns) consisting of whole blocks."""
     wide = weight.double()
     if kind == "mxfp4":
         codes, scale = formats.quantised_float4(wide)
@@ -50,7 +50,7 @@ def quantised(weight: torch.Tensor, kind: str) -> Quantised:
 
 
 def rounded(row: torch.Tensor, kind: str | None, target: str) -> torch.Tensor:
-    """As rows of tokens are quantised, by PyTorch's operations; in the row's dtype."""
+    """Round as activations are quantized, by PyTorch's operations; in the row's dtype."""
     if kind is None:
         return row
     if kind == "mxfp4":
@@ -66,8 +66,8 @@ def rounded(row: torch.Tensor, kind: str | None, target: str) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _vllm(enabled: str, target: str = "gfx950") -> Any:
-    """Its configuration, with an operator enabled; workspaces of no worker, and a group of one rank; what quantisation a user of no model
-    asks for; and of a device what vLLM would know of it."""
+    """vLLM's configuration, with an operator enabled; workspaces without a worker, and a group of one rank; the quantization requested by a user
+    without a model; and what vLLM would know of a device."""
     from vllm.config import CompilationConfig, DeviceConfig, VllmConfig, set_current_vllm_config
     from vllm.platforms import current_platform
     from vllm.plugins import load_general_plugins
@@ -87,7 +87,7 @@ def _vllm(enabled: str, target: str = "gfx950") -> Any:
 
 
 class Layer(torch.nn.Module):
-    """What methods ask of vLLM's RoutedExperts."""
+    """The attributes of vLLM's RoutedExperts that methods use."""
 
     def __init__(self, config: Any, case: Case, expert_map: torch.Tensor | None):
         super().__init__()
@@ -103,8 +103,8 @@ class Layer(torch.nn.Module):
 
 
 def run(case: ScaledCase) -> dict[str, Any]:
-    """Errors, and those of PyTorch's operations with rows rounded likewise, beside float64 of the weights' codes: largest and norm; and
-    findings, and the class of the experts."""
+    """Our errors and those of PyTorch's operations with the same rounded rows, relative to float64 with the dequantized weights: largest and
+    norm; and findings, and the class of the experts."""
     problem = drawn(case)
     weights = [quantised(each, case.weights) for each in (problem.w1, problem.w2)]
     config = configuration(case)
@@ -124,8 +124,8 @@ def run(case: ScaledCase) -> dict[str, Any]:
 
 
 def _kernel(case: ScaledCase, config: Any, layer: Any, weights: list[Quantised], biases: Any) -> Any:
-    """By vLLM's methods of checkpoints with blocks and of gpt-oss'; of others by what their methods call, since that of scales of tensors
-    quantises weights again, with an extension of vLLM's."""
+    """Through vLLM's methods for block-quantized checkpoints and for gpt-oss; otherwise through what their methods call, since the method for
+    tensor scales requantizes weights with an extension of vLLM's."""
     from vllm.model_executor.layers.quantization.fp8 import Fp8Config, Fp8MoEMethod
     from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4MoEMethod
 
@@ -183,7 +183,7 @@ def _kernel_without_method(case: ScaledCase, config: Any, layer: Any) -> Any:
 
 
 def selected() -> dict[str, str]:
-    """The experts that vLLM's selections give, by what is different, where its own would be `object`."""
+    """The experts that vLLM's selections return, keyed by what is different, where its own would be `object`."""
     from vllm.model_executor.layers.fused_moe.oracle import fp8, mxfp4
     from vllm.model_executor.layers.quantization import fp8 as fp8_methods
     from vllm.model_executor.layers.quantization.utils import quant_utils as keys

@@ -78,7 +78,7 @@ def test_bad_arguments_are_named(arguments, text):
 
 
 def test_published_figures_stand_beside_ours(capsys, monkeypatch):
-    """Without --compare, all that was published at the shape and device, in the table and with its source in JSON."""
+    """Without --compare: everything published for the shape and device, in the table and with its source in JSON."""
     (problem,) = problems.parse_shapes("gemm", "1024x1024x1024")
     known = set(published.libraries_at(problem, "MI350X"))
     assert {"torch", "aiter", "hipblaslt", "hipkittens-upstream"} <= known
@@ -100,7 +100,7 @@ def test_published_figures_stand_beside_ours(capsys, monkeypatch):
 
 
 def stand_in(problem, device, library, on_gpu):
-    """Ours in ten microseconds, without the model."""
+    """Our operation in ten microseconds, without the model."""
     if library != "hipkittens":
         return bench.row_of(problem, device, library, on_gpu)
     return bench._timed(bench._row(problem, device, library, "modelled"), problem, 10.0)

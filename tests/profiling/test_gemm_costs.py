@@ -21,7 +21,7 @@ COSTS = ROOT / "csrc/kernels/gemm/costs.def"
 
 
 class Law:
-    """Clocks by a formula: each K tile of each round costs 100 of what is shared and 300 of what is streamed, a round 50, a launch 7."""
+    """Clocks by a formula: each K tile of each round costs 100 for shared and 300 for streamed data, a round 50, a launch 7."""
 
     target, units, source = "gfx950", 256, "of a formula"
 
@@ -81,7 +81,7 @@ def test_the_table_that_ships_has_every_tile_and_its_source(target):
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A GPU as torch would tell of it, which runs what is launched in the simulator."""
+    """A GPU as torch would report it, which runs launches in the simulator."""
     properties = SimpleNamespace(
         name="AMD Instinct MI300X", gcnArchName="gfx942:x", multi_processor_count=304
     )

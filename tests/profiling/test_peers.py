@@ -89,7 +89,7 @@ def test_products_of_few_bits(capsys, operation, shape, device, library):
     ),
 )
 def test_flash_linear_attention(capsys, operation, shape, kernels, device):
-    """Of each kernel one launch counts, whatever was tried before; and nothing of the package stays importable."""
+    """One launch of each kernel counts, after any autotuning; and nothing of the package stays importable."""
     pytest.importorskip("triton")
     path, modules = list(sys.path), set(sys.modules)
     rows = rows_of(capsys, operation, "--shapes", shape, "--compare", "triton", "--device", device)

@@ -81,7 +81,7 @@ FEWER = {"B": 2, "H": 8, "K": 8, "G": 4}
 
 
 def small(operation):
-    """The example that errors quote, with smaller numbers."""
+    """The example quoted by error messages, with smaller numbers."""
 
     def smaller(letter, number):
         return f"{letter}{min(int(number), FEWER.get(letter, MOST))}"
@@ -91,7 +91,7 @@ def small(operation):
 
 
 def matrix_operations(launches, device, bits):
-    """What the matrix units can have done in the time for which they were busy."""
+    """The operations that the matrix units can have done in the time for which they were busy."""
     value = {row["name"]: row["value"] for row in _timing.parameters(device)}
     rate = limits.MATRIX_RATE[_timing.DEVICES[device]] * value["xcds"] * value["compute_units_per_xcd"]
     return sum(launch.busy["matrix"] * launch.cycles for launch in launches) * rate * 16 / bits
@@ -99,7 +99,7 @@ def matrix_operations(launches, device, bits):
 
 @pytest.mark.parametrize("operation", problems.OPERATIONS)
 def test_a_call_does_what_its_problem_counts(operation):
-    """Every kernel that the count stands for is launched: no product is counted that only a gradient would do."""
+    """Every counted kernel is launched: no product is counted that only a gradient would perform."""
     problem = small(operation)
     device = "MI355X"  # whose matrix instructions take every format
     launches = bench.modelled_launches(device, problem.call(), values=problem.chained)

@@ -13,7 +13,7 @@ from hipkittens.profiling.main_loop import MainLoop
 
 
 def launch_of(busy=None, rounds=2.0, read=0.0, instructions=(), microseconds=10.0):
-    """A report as the model would make it, with what a test wants in it."""
+    """A report as the model would make it, with the fields that a test needs."""
     everything = {"matrix": 0.1, "vector": 0.1, "lds": 0.1, "vector_memory": 0.1} | (busy or {})
     report = {
         "busy": everything,

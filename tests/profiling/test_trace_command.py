@@ -139,14 +139,14 @@ def tracks_of(timeline):
 
 
 def nanoseconds(event):
-    """Perfetto keeps whole ones: begin and end are to be such."""
+    """Perfetto keeps whole nanoseconds: begin and end have to be whole."""
     begin, end = 1000 * event["ts"], 1000 * (event["ts"] + event["dur"])
     assert begin == pytest.approx(round(begin), abs=1e-3) and end == pytest.approx(round(end), abs=1e-3)
     return round(begin), round(end)
 
 
 def check_nesting(events):
-    """As Perfetto stacks complete events: of two that begin together the first is the outer one; none ends after its outer one."""
+    """Nesting as Perfetto stacks complete events: of two with the same start the first is the outer one; none ends after its outer one."""
     stack = []
     for event in sorted(events, key=lambda event: nanoseconds(event)[0]):
         begin, end = nanoseconds(event)
@@ -158,7 +158,7 @@ def check_nesting(events):
 
 
 def check_timeline(timeline):
-    """All that is said of the format, for any trace."""
+    """Everything the format requires of any trace."""
     assert timeline["displayTimeUnit"] in ("ms", "ns") and isinstance(timeline["otherData"], dict)
     for event in timeline["traceEvents"]:
         check(event)
@@ -176,7 +176,7 @@ def check_timeline(timeline):
 
 
 def test_slices_of_a_track_nest(timeline):
-    """Instructions lie inside their wave, and begin one after the other."""
+    """Instructions lie inside their wave, and begin in order."""
     for events in tracks_of(timeline).values():
         lives = [nanoseconds(event) for event in events if event["cat"] == "wave"]
         slices = [nanoseconds(event) for event in events if event["cat"] != "wave"]

@@ -32,7 +32,7 @@ def built(tmp_path_factory):
 
 
 class Machine:
-    """A folder with the probe in it, and an environment with no HIP library but those a test puts there."""
+    """A folder with the probe in it, and an environment with no HIP library except those that a test puts there."""
 
     def __init__(self, built, folder):
         self.built, self.folder, self.log = built, folder, folder / "calls.txt"
@@ -112,7 +112,7 @@ def test_a_library_without_a_device_is_named(machine):
 
 
 def test_order_of_the_search(machine):
-    """Every place has a library; the one found is taken away, and the next place is found."""
+    """Every location has a library; the one found is removed, and then the next location is found."""
     override = machine.install("override/libamdhip64.so")
     mapped = machine.install("mapped/libamdhip64.so.6")
     package = machine.install("_rocm_sdk_core/lib/libamdhip64.so.7")
@@ -356,7 +356,7 @@ def test_an_access_outside_is_reported_and_the_next_launch_works(machine):
 
 
 def test_the_hip_path_reaches_the_simulator_as_a_system_library(machine):
-    """The table of functions is the same: the simulator can stand in for libamdhip64."""
+    """The table of functions is the same: the simulator can replace libamdhip64."""
     environment = {"HIPKITTENS_LIBHIP_PATH": os.path.realpath(library_path())}
     assert machine.run("device", "1", **environment).startswith(
         "gfx950 | AMD Instinct MI355X (simulated) | 256 CUs | 8 XCDs | 163840"

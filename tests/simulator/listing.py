@@ -35,7 +35,7 @@ def text_section(image: bytes) -> tuple[int, int]:
 
 
 def listing(image: bytes, target: str) -> list[Line]:
-    """Every instruction up to the padding behind the last s_endpgm."""
+    """Every instruction up to the padding after the last s_endpgm."""
     offset, size = text_section(image)
     end, lines, buffer = offset + size, [], ctypes.create_string_buffer(512)
     while offset < end:

@@ -112,7 +112,7 @@ def around(text: str, *, lds: bool = False, private_bytes: int = 0) -> Body:
 
 
 class Kernels:
-    """Kernels by name. Each of a few code objects holds some of them, since a launch translates all of its object."""
+    """Kernels by name, distributed over a few code objects, since a launch translates all of its object."""
 
     per_object = 32
 
@@ -163,7 +163,7 @@ def aligned(shape, dtype=np.uint32) -> np.ndarray:
 
 def run(module, name, rows=(), memory=None, *, mask=ALL, descriptor=(0, 0, 0, 0), offset=0, m0=0, waves=1, regions=None,
         **settings):  # fmt: skip
-    """Launches one wave (or more); returns the four destination rows. `rows` go to v16 and up, memory is changed in place."""
+    """Launch one wave (or more); return the four destination rows. `rows` go to v16 and up, memory is changed in place."""
     given = np.zeros((INPUT_ROWS, 64), np.uint32)
     for index, row in enumerate(rows):
         given[index] = row

@@ -72,7 +72,7 @@ class Format:
         return -result if self.is_negative(a) else result
 
     def round(self, value: Fraction, *, negative_zero: bool = False, toward_zero: bool = False) -> int:
-        """To nearest even (or toward zero); overflow gives infinity (toward zero: the largest finite value)."""
+        """Round to nearest even (or toward zero); overflow gives infinity (toward zero: the largest finite value)."""
         if value == 0:
             return self.sign_bit if negative_zero else 0
         sign = self.sign_bit if value < 0 else 0
@@ -151,11 +151,11 @@ class Format:
         return self.round(abs(self.value(a)) / abs(self.value(b))) | sign
 
     def key(self, a: int) -> int:
-        """Orders numbers as the hardware's minimum and maximum do: -0 before +0."""
+        """A sort key with the order of the hardware's minimum and maximum: -0 before +0."""
         return -self.magnitude(a) - 1 if self.is_negative(a) else self.magnitude(a)
 
     def number(self, a: int, b: int, choose) -> int:
-        """IEEE minimumNumber and maximumNumber with MODE.IEEE: a signaling NaN is quieted, else the other operand."""
+        """IEEE minimumNumber and maximumNumber with MODE.IEEE: a signaling NaN is quieted, otherwise the other operand is returned."""
         if self.is_signaling(a):
             return self.quiet(a)
         if self.is_signaling(b):

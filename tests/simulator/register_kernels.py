@@ -134,7 +134,7 @@ class RegisterKernels:
         return result
 
     def run_table(self, name: str, table: np.ndarray, **settings) -> np.ndarray:
-        """For kernels that walk a table themselves: uint32[cases][...] in, a table of that shape out."""
+        """For kernels that traverse a table themselves: uint32[cases][...] in, a table of that shape out."""
         given = np.ascontiguousarray(table, np.uint32)
         result = np.zeros_like(given)
         self.module.kernel(name).launch(

@@ -32,12 +32,12 @@ def define(name: str, widths: tuple[int, int, int], meaning: Meaning) -> None:
 
 
 def define_plain(name: str, widths: tuple[int, int, int], function: Callable[[int, int], int]) -> None:
-    """SCC is untouched."""
+    """Define an instruction that leaves SCC unchanged."""
     define(name, widths, lambda a, b, d, scc: (function(a, b), scc))
 
 
 def define_nonzero(name: str, widths: tuple[int, int, int], function: Callable[[int, int], int]) -> None:
-    """SCC tells whether the result is other than zero."""
+    """Define an instruction that sets SCC to whether the result is nonzero."""
     bits = widths[0]
     define(name, widths, lambda a, b, d, scc: (function(a, b), function(a, b) % (1 << bits) != 0))
 

@@ -178,7 +178,7 @@ def module(target):
 
 
 def values(meaning, bits, shape):
-    """Values with which the operation has something to decide: small integers, or floats of a few magnitudes."""
+    """Values that distinguish outcomes of the operation: small integers, or floats of a few magnitudes."""
     if meaning.startswith("pk_add"):
         halves = rng.standard_normal((*shape, 2)).astype(np.float32) * 2.0 ** rng.integers(
             -20, 14, (*shape, 2)

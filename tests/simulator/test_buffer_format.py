@@ -39,7 +39,7 @@ def as_f32(value: Fraction) -> int:
 
 
 def widen(raw: int, bits: int, number: str) -> int:
-    """A channel in memory as the register has it."""
+    """A channel's value in memory converted to its value in the register."""
     top, signed_top = (1 << bits) - 1, (1 << (bits - 1)) - 1
     if number == "FLOAT":
         if bits == 32:
@@ -61,7 +61,7 @@ def widen(raw: int, bits: int, number: str) -> int:
 
 
 def narrow(value: int, bits: int, number: str) -> int:
-    """A register as the channel in memory."""
+    """A register's value converted to the channel in memory."""
     top, low, high = (1 << bits) - 1, -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     if number == "UINT":
         return min(value, top)

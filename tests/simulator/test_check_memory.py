@@ -69,7 +69,7 @@ def module(request):
 
 
 def launched(module, name, groups, checks=2, waves=1):
-    """Findings of several workgroups that share `memory`."""
+    """Findings for several workgroups that share `memory`."""
     memory, unused = aligned(1024), aligned(64)
     arguments = np.array(
         [unused.ctypes.data, unused.ctypes.data, memory.ctypes.data, 2**64 - 1], np.uint64

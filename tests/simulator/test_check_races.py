@@ -142,7 +142,7 @@ def test_bytes_are_written_before_they_are_read(module, name, second, place):
 
 @dataclasses.dataclass(frozen=True)
 class Access:
-    """One instruction of a program that all waves run: on the part of LDS of the wave whose number is its own ^ `other`."""
+    """One instruction of a program that all waves run, on the part of LDS that belongs to the wave with number own ^ `other`."""
 
     kind: str  # "read", "write" or "copy", a write in vector memory's queue
     other: int
@@ -163,7 +163,7 @@ WAVES = 4
 
 
 def drawn_program(number: int) -> list[tuple[str, int]]:
-    """Mostly ordered, so that what orders it matters: accesses, each often with a wait and a barrier behind it."""
+    """A random program, mostly ordered, so that the ordering matters: accesses, many followed by a wait and a barrier."""
     draw = random.Random(number)
     program = []
     for _ in range(draw.randint(2, 5)):
@@ -216,7 +216,7 @@ PROGRAMS = {f"drawn_{number}": drawn_program(number) for number in range(160)}
 @pytest.mark.parametrize("seed", [0, 3])
 @pytest.mark.parametrize("target", TARGETS)
 def test_drawn_programs_race_where_nothing_orders_them(target, seed):
-    """Against a judge that knows waits, barriers and queues, and runs nothing."""
+    """Compared with a reference that models waits, barriers and queues, and executes nothing."""
     begin = ("v_xor_b32_e32 v4, 0x200, v1", WRITE, DRAIN, "s_barrier")
     module = load(
         {

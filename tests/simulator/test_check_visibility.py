@@ -215,7 +215,7 @@ def test_waves_of_a_workgroup_need_an_invalidation_if_they_may_be_split(module, 
 
 @pytest.mark.parametrize("checks", [0, CHECKS])
 def test_one_wave_releases_and_acquires_for_its_workgroup(module, checks):
-    """The others' stores are not waited for before the barrier, and yet come before the flag."""
+    """The other waves' stores are not waited for before the barrier, and yet are ordered before the flag."""
     out, findings = launch(module, "for_the_whole_workgroup", threads=256, checks=checks)
     np.testing.assert_array_equal(out, np.arange(255, -1, -1) + 7)
     assert findings == []

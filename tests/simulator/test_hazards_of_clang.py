@@ -90,7 +90,7 @@ def findings(module: Module, kernel: str) -> list[dict]:
 
 
 def nops_of(assembly: str) -> dict[str, list[tuple[int, str]]]:
-    """Of each kernel, the s_nop instructions: line, and the instruction before and behind."""
+    """For each kernel, its s_nop instructions: line, and the instructions before and after."""
     found: dict[str, list[tuple[int, str]]] = {}
     lines, kernel = assembly.split("\n"), ""
     for number, line in enumerate(lines):

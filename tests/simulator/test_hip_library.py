@@ -65,7 +65,7 @@ extern "C" __global__ void add_one(uint* data) { data[workgroup_id() * 64 + thre
 
 
 class Hip:
-    """The library with arguments converted, and every status checked unless `fails` is used."""
+    """The library with converted arguments, and every status checked unless `fails` is used."""
 
     def __init__(self):
         self.c = ctypes.CDLL(str(library_path()))
@@ -628,7 +628,7 @@ def test_settings_are_checked():
 
 
 def test_what_a_pool_reserves_is_filled_on_first_touch():
-    """Under checks fresh memory holds a pattern; a library that reserves most of the device may not take the host's."""
+    """Under checks, fresh memory holds a pattern; a library that reserves most of the device must not use up the host's memory."""
     program = """
 import ctypes, resource
 from tests.simulated_device import Settings, library

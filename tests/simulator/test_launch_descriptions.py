@@ -16,7 +16,7 @@ def described(call):
 
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])
 def test_a_description_is_of_the_work(target):
-    """The same of other tensors of the same shapes; another one of other shapes, strides and numbers."""
+    """Other tensors of the same shapes have the same description; other shapes, strides and numbers have another."""
     with hipkittens.simulate(target):
 
         def product(m=64, n=64, k=64, x=None):
@@ -53,7 +53,7 @@ def test_tensors_are_numbered_by_their_first_argument():
 
 
 def test_nothing_runs_until_the_context_ends():
-    """Bad arguments raise as ever; outputs keep what they held."""
+    """Bad arguments raise as usual; outputs keep their contents."""
     q = torch.ones(1, 4, 64, dtype=torch.bfloat16)
     cache = torch.ones(1, 16, 4, 64, dtype=torch.bfloat16)
     table, lengths = torch.zeros(1, 1, dtype=torch.int32), torch.full((1,), 16, dtype=torch.int32)

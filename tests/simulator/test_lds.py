@@ -99,7 +99,7 @@ def data_rows(address):
 
 
 def sweep(check):
-    """Calls check(mask, host_level) for all masks on the last level, and for two of them on the others."""
+    """Call check(mask, host_level) for all masks at the last level, and for two of them at the others."""
     for level in HOST_LEVELS:
         for mask in MASKS if level == HOST_LEVELS[-1] else MASKS[:2]:
             check(mask, level)
@@ -285,7 +285,7 @@ def unpack(raw, bits):
     [("b64_tr_b16", 16, 8), ("b64_tr_b8", 8, 8), ("b64_tr_b4", 4, 8), ("b96_tr_b6", 6, 12)],
 )
 def test_transposed_reads(target, module, name, bits, size):
-    """In each group of 16 lanes the lanes' runs, put in a row, are a matrix with 16 columns; lane i gets column i."""
+    """In each group of 16 lanes the lanes' runs, concatenated, are a matrix with 16 columns; lane i gets column i."""
     if target == "gfx942":
         pytest.skip("gfx950 only")
     for level in HOST_LEVELS:

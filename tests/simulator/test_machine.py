@@ -315,7 +315,7 @@ def test_a_fault_names_the_call_that_was_inlined_from_another_folder(target, tmp
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("settings", [{"threads": 1}, {"threads": 1, "poison": 1}])
 def test_a_kernel_may_have_any_number_of_constants(target, settings):
-    """As kernels have that a compiler unrolled: each literal here is another one. The second workgroup finds them whole, too."""
+    """Like kernels that a compiler has unrolled: each literal here is different. The second workgroup finds all of them, too."""
     literals = [0x10000 + 0x3457 * i for i in range(1500)]
     adds = "".join(f'asm volatile("v_add_u32_e32 %0, {literal:#x}, %0" : "+v"(sum));' for literal in literals)
     source = f'extern "C" __global__ void literals(uint* out) {{ uint sum = thread_id(); {adds} out[workgroup_id() * 64 + thread_id()] = sum; }}'

@@ -145,7 +145,7 @@ ALL = [(name, target) for name, targets in TARGETS_OF.items() for target in targ
 
 @pytest.mark.parametrize("name, target", ALL)
 def test_layout(name, target):
-    """Small integers leave no rounding: every element is exact, in every arithmetic, at every host level."""
+    """Small integers need no rounding: every element is exact, in every arithmetic, at every host level."""
     rows, expected = integer_rows(name)
     for level in LEVELS:
         for arithmetic in ("fast", "strict", "exact"):
@@ -188,7 +188,7 @@ def random_bits(kind: str, shape: tuple[int, ...], spread, random) -> np.ndarray
 
 
 def multiplicands(kind: str, bits: np.ndarray) -> np.ndarray:
-    """As the multiplier sees them: xf32 drops 13 bits of fraction."""
+    """Operands as the multiplier sees them: xf32 drops 13 bits of fraction."""
     return from_bits(bits & np.uint64(0xFFFFE000) if kind == "xf32" else bits, kind)
 
 
@@ -202,7 +202,7 @@ def random_case(name: str, spread, seed: int):
 
 
 def check_elements(name, arithmetic, a, b, c, got_bits, dot, count=60):
-    """Compares `count` random elements with a rule stated per element."""
+    """Compare `count` random elements with a rule stated per element."""
     shape, kind, _ = parse(name)
     a, b, c = multiplicands(kind, a), multiplicands(kind, b), from_bits(c, "f32")
     random = np.random.default_rng(len(name))
@@ -261,7 +261,7 @@ def test_exact_rounding(name, target, spread):
 
 
 def test_exact_rounding_of_sparse_and_extreme_groups():
-    """Zero products, groups of zeros, tiny groups beside large ones, products at the edge of f32's range."""
+    """Zero products, groups of zeros, tiny groups next to large ones, products at the edge of f32's range."""
     name, target = "v_mfma_f32_16x16x16_bf16", "gfx942"
     random = np.random.default_rng(4)
     shape = (1, 16, 16)
@@ -280,7 +280,7 @@ def test_exact_rounding_of_sparse_and_extreme_groups():
 
 
 def test_the_rules_differ():
-    """The published rule floors: on ordinary data it is not the sequential sum."""
+    """The published rule rounds toward negative infinity: on ordinary data it differs from the sequential sum."""
     name = "v_mfma_f32_32x32x8_bf16"
     rows = rows_of(name, *random_case(name, 1, 5))
     strict, exact = (
@@ -370,7 +370,7 @@ def test_exec_is_ignored(level):
 
 
 def test_mode_is_ignored():
-    """Denormals are kept and sums rounded to nearest where MODE flushes f32 and rounds toward zero."""
+    """Denormals are kept and sums rounded to nearest even where MODE flushes f32 and rounds toward zero."""
     name = "v_mfma_f32_16x16x16_bf16"
     rows = rows_of(name, *random_case(name, "finite", 9))
     for arithmetic in ("strict", "exact"):
@@ -431,7 +431,7 @@ def test_constant_addend(name, arithmetic):
     ],
 )
 def test_destination_over_its_sources(name):
-    """D on C, on A and on B: the sources are read before D is written."""
+    """D overlapping C, A and B: the sources are read before D is written."""
     shape, _, output = parse(name)
     rows, expected = integer_rows(name)
     count = shape.output_registers

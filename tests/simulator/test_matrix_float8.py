@@ -71,7 +71,7 @@ def operands(shape_name: str, seed: int, *, finite: bool, kinds, target):
 
 @pytest.mark.parametrize("kind, target", FORMATS)
 def test_every_byte_converts_as_torch_says(kind, target):
-    """One against each of the 256 patterns."""
+    """One multiplied by each of the 256 patterns."""
     one = int(torch.ones(1).to(FORMATS[kind, target][0]).view(torch.uint8))
     for start in range(0, 256, 16):
         a, b = np.zeros((1, 16, 32), np.uint64), np.zeros((1, 16, 32), np.uint64)

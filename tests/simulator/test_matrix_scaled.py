@@ -49,7 +49,7 @@ def place(k: int, row: int, m: int, depth: int, bits: int) -> tuple[int, int]:
 
 
 def pack(patterns: np.ndarray, m: int, depth: int, number: int) -> np.ndarray:
-    """[row][k] to eight registers, of which narrow formats fill fewer."""
+    """[row][k] to eight registers, of which narrow formats use fewer."""
     bits = FORMATS[number][0]
     registers = np.zeros((8, 64), np.uint32)
     lanes = [0] * 64
@@ -171,7 +171,7 @@ def test_formats(shape, a_number, b_number):
     "shape, number", [("16x16x128", 4), ("32x32x64", 4), ("16x16x128", 0), ("32x32x64", 2)]
 )
 def test_scales(shape, number, low, high):
-    """Scales near one, and all there are, with a NaN among them; the bytes of a scale register are chosen by op_sel."""
+    """Scales near one, and all possible ones, including a NaN; op_sel selects the bytes of a scale register."""
     m, depth = SHAPES[shape]
     random = np.random.default_rng(3)
     a, b, c = patterns(shape, number, random), patterns(shape, number, random), addend(shape, random)
@@ -204,7 +204,7 @@ def test_scales(shape, number, low, high):
 @pytest.mark.parametrize("a_number, b_number", [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (0, 4), (3, 1)])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_fast_gives_the_same_where_every_sum_is_exact(shape, a_number, b_number, level):
-    """Small multiples of 1/8: also with a constant for C, and with one special value in a row and a column."""
+    """Small multiples of 1/8; also with a constant for C, and with one special value in a row and a column."""
     m, depth = SHAPES[shape]
     random = np.random.default_rng(4)
     sides = []
@@ -227,8 +227,8 @@ def test_fast_gives_the_same_where_every_sum_is_exact(shape, a_number, b_number,
 @pytest.mark.parametrize("number", FORMATS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_zeros_may_have_any_scale_but_nan(shape, number, level):
-    """Where memory ends, loads return zeros as elements and as scales: 2^-127, which fast arithmetic has no exponent for. A single
-    element beside them has to be multiplied by it all the same."""
+    """Past the end of memory, loads return zeros as elements and as scales: 2^-127, an exponent that fast arithmetic does not have. A single
+    nonzero element has to be multiplied by it nevertheless."""
     m, depth = SHAPES[shape]
     blocks = depth // 32
     random = np.random.default_rng(7)

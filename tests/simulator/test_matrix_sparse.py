@@ -55,7 +55,7 @@ for target in TARGETS:
 
 
 def encoder(target: str, kind: str):
-    """Integers -3..3 as codes of a format."""
+    """Integers -3..3 encoded in a format."""
     if kind == "i8":
         return {value: value & 0xFF for value in range(-3, 4)}
     if kind == "f16":

@@ -228,7 +228,7 @@ def test_twenty_flat_loads(module):
                                   "direct_not_waited", "direct_waits_for_the_other", "store_not_waited", "store_split"])  # fmt: skip
 @pytest.mark.parametrize("poison", [0, 1])
 def test_a_barrier_lands_nothing(module, name, poison):
-    """What another wave sees beyond the barrier is new only if the writer waited before it, or if both share a vector L1."""
+    """Another wave's data seen after the barrier is new only if the writer waited before it, or if both share a vector L1."""
     memory = image()
     before = memory[:64].copy()
     out = run(module, name, memory=memory, waves=2, descriptor=descriptor_of(memory, 4096), poison=poison)

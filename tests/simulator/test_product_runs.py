@@ -42,7 +42,7 @@ BODIES = {
 
 
 def runs(code: bytes) -> tuple[int, int]:
-    """Products of a code object, and runs of them with nothing between."""
+    """The number of products of a code object, and of uninterrupted runs of them."""
     products, found = ctypes.c_uint64(), ctypes.c_uint64()
     error = library().hipkittens_product_runs(
         code, ctypes.c_size_t(len(code)), ctypes.byref(products), ctypes.byref(found)

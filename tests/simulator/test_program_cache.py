@@ -13,7 +13,7 @@ from hipkittens._installation import TARGETS
 
 @pytest.fixture(autouse=True)
 def limit():
-    """The usual one, which comes back."""
+    """The usual limit, which is restored afterwards."""
     usual = _simulator.limit_kept_programs(0)
     _simulator.limit_kept_programs(usual)
     yield usual
@@ -43,7 +43,7 @@ def test_results_do_not_depend_on_what_is_kept(target, checks, limit):
 
 
 def test_a_launch_holds_its_own():
-    """Threads that launch while others' launches make the cache let go of everything."""
+    """Threads that launch while others' launches make the cache evict everything."""
     x = torch.randn(64, 4096)
     failed = []
 

@@ -71,7 +71,7 @@ def test_bytes_are_counted_by_tensor_and_once_more_if_distinct(launch):
 
 
 def digests_of(target, memory, value):
-    """Of two waves that add a constant, and then 1, to what they load."""
+    """Digests of two waves that add a constant, and then 1, to what they load."""
     body = """
   v_mov_b32_e32 v2, 0
   global_load_dword v3, v2, s[8:9]

@@ -176,7 +176,7 @@ SOPK_CASES = [
 
 
 def test_instructions_with_a_16_bit_constant():
-    """The unsigned comparisons extend the constant with zeros, everything else extends its sign."""
+    """The unsigned comparisons zero-extend the constant, everything else sign-extends it."""
     bodies = sopk_kernels()
     loops = {
         name: RegisterKernel(LOOP.format(name=name, count=len(SOPK_CASES), instruction=text))

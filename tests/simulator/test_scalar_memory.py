@@ -14,7 +14,7 @@ rng = np.random.default_rng(3)
 
 
 def scalars(text, count=16, first=32):
-    """A kernel that runs `text` and stores s[first..] one dword after the other."""
+    """A kernel that runs `text` and stores s[first..] as consecutive dwords."""
     store = "".join(
         f"  v_mov_b32_e32 v3, s{first + i}\n  global_store_dword v2, v3, s[6:7] offset:{4 * i}\n"
         for i in range(count)
@@ -220,7 +220,7 @@ def test_stores_to_read_only_memory_are_refused(module):
 
 
 def test_scalar_loads_complete_only_at_zero(module):
-    """They may return in any order, so lgkmcnt(1) promises nothing about either."""
+    """They may return in any order, so lgkmcnt(1) guarantees nothing about either."""
     memory = image()
     out = run(module, "waits_for_one", memory=memory)[0]
     np.testing.assert_array_equal(out[:5], [memory[0], memory[1], 0x500, 0x501, memory[0]])

@@ -28,7 +28,7 @@ STRUCTURES = {
 
 
 def test_structures_are_those_of_the_header(tmp_path):
-    """A compiler says where each member is; the header says which members there are."""
+    """The compiler reports where each member is; the header lists which members there are."""
     lines, expected = [], {}
     for name, structure in STRUCTURES.items():
         lines.append(f'std::printf("\\"{name}\\": %zu,\\n", sizeof({name}));')
@@ -80,7 +80,7 @@ def test_wrong_settings_change_nothing(settings, values, error, text):
 
 
 def test_settings_hold_for_every_thread(settings):
-    """Also for one that was started before, as those of autograd are."""
+    """Also for threads that were started before, such as those of autograd."""
     seen = []
 
     def launch():
@@ -113,7 +113,7 @@ def test_disassembly_and_survey():
 
 @pytest.mark.parametrize(("target", "compute_units"), [("gfx942", 304), ("gfx950", 256)])
 def test_partition_modes(target, compute_units):
-    """A part of the device is shown, in every thread, and plans are for it; behind the context it is whole again."""
+    """The partition is visible as the device in every thread, and plans are made for it; after the context it is whole again."""
     device = ("gfx942", "gfx950").index(target)
     generator = torch.Generator().manual_seed(7)
     a, b = (torch.randn(rows, 64, generator=generator).bfloat16() for rows in (256, 2048))

@@ -129,7 +129,7 @@ def test_a_signal_stops_a_launch(module, name, order, signalled_soon):
 
 @pytest.mark.parametrize("way", ["signal", "limit"])
 def test_a_modelled_launch_stops(module, way, signalled_soon):
-    """Although a worker waits until the cycle model has a place for its next workgroup, which comes behind the first."""
+    """Even while a worker waits until the cycle model has room for its next workgroup, which comes after the first."""
     flag, limit = np.zeros(64, np.uint32), {"instruction_limit": 10**6} if way == "limit" else {}
     if way == "signal":
         signalled_soon(0.5)

@@ -149,7 +149,7 @@ def kernels(request):
 
 
 def rows(name: str, count: int) -> np.ndarray:
-    """Edge values in every combination that 64 lanes have room for, then random ones."""
+    """Edge values in as many combinations as fit into 64 lanes, then random ones."""
     source = random.Random(name)
     values = [
         [source.choice(EDGES) if lane < 40 else source.getrandbits(32) for lane in range(64)]
@@ -212,7 +212,7 @@ def test_windows_of_differences(kernels, flag):
 
 
 def two_over_pi(bits: int) -> int:
-    """Its first bits behind the point, from Machin's formula."""
+    """Its first bits after the binary point, from Machin's formula."""
     unit = 1 << (bits + 64)
 
     def arctangent_of_inverse(x: int) -> int:

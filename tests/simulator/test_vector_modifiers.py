@@ -17,7 +17,7 @@ def apply(function, *columns) -> np.ndarray:
 
 
 def check(module, name, values, want, **settings):
-    """At every level with all lanes, and with some."""
+    """At every level with all lanes, and with some lanes."""
     for level in HOST_LEVELS:
         got = run(module, name, values, old=OLD, host_level=level, **settings).destination
         wrong = np.argwhere(got != want)

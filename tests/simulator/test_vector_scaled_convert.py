@@ -40,7 +40,7 @@ def number(wide: str, bits: int) -> Fraction | float:
 def encode(
     name: str, target: str, wide: str, bits: int, exponent: int | None, noise: int | None = None
 ) -> int:
-    """The code of a value divided by 2^exponent (None: NaN); `noise` in place of rounding to nearest even."""
+    """The encoding of a value divided by 2^exponent (None: NaN); `noise` replaces rounding to nearest even."""
     width, byte = small(name, target)
     f = WIDE[wide]
     sign = 1 << (width - 1) if f.is_negative(bits) else 0
@@ -284,7 +284,7 @@ def kernels():
 
 
 def reference(row: dict, given: np.ndarray, lane: int) -> tuple[list[int], int, list]:
-    """(elements, bits of one, places of NaN among them) of the result."""
+    """(elements, bits of one, positions of NaN among them) of the result."""
     exponent = scale_exponent(int(given[33, lane]))
     width = small(row["small"], "gfx950")[0]
     per_row = 2 if WIDE[row["wide"]].bits == 16 else 1

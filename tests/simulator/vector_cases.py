@@ -69,7 +69,7 @@ def random_value(kind: str, source: random.Random) -> int:
 
 
 def samples(kinds: tuple[str, ...], count: int = 1024, seed: int = 1) -> list[np.ndarray]:
-    """`count` tuples of source values, as arrays of waves x 64: pairs of edges first, then random ones."""
+    """`count` tuples of source values, as arrays of waves x 64: pairs of edge values first, then random ones."""
     source = random.Random(f"{kinds}{seed}")
     if len(kinds) == 1:
         rows = [(value,) for value in edges(kinds[0])]

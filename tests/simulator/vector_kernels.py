@@ -114,7 +114,7 @@ def _load(bodies: tuple[tuple[str, str], ...], target: str, denormals: int, ieee
 
 
 class Modules:
-    """Kernels in several code objects: the first launch of a kernel translates the whole code object it is in."""
+    """Kernels in several code objects: the first launch of a kernel translates the whole code object that contains it."""
 
     kernels_in_one = 24
 
@@ -131,13 +131,13 @@ class Modules:
 
 
 def load(bodies: Mapping[str, str], target: str = "gfx950", *, denormals: int = 3, ieee: int = 1) -> Modules:
-    """A kernel around each of the instruction texts. denormals: bit 0 inputs, bit 1 results of f32 are kept."""
+    """A kernel around each of the instruction texts. denormals: bit 0 keeps f32 denormals in inputs, bit 1 in results."""
     return Modules(bodies, target, denormals, ieee)
 
 
 @dataclasses.dataclass
 class Outcome:
-    """What a launch left, waves x lanes; masks as one 64-bit value a wave."""
+    """The outputs of a launch, waves x lanes; masks as one 64-bit value per wave."""
 
     destination: np.ndarray  # 64 bits: v[32:33]
     first_source: np.ndarray  # 64 bits: v[16:17]

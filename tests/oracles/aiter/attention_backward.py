@@ -21,7 +21,7 @@ LOG2E = math.log2(math.e)
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """What a file's name says."""
+    """A variant, from a file's name."""
 
     target: str
     size: int  # of a query and a key
@@ -83,7 +83,7 @@ def backward_reference(q, k, v, d_out, scale: float, seen: torch.Tensor):
 
 
 def _window(mask: str, window: tuple[int, int], queries: int, keys: int) -> dict[str, int]:
-    """How the sliding-window kernels want their window: as columns right of and rows below the diagonal."""
+    """The window arguments of the sliding-window kernels: columns right of and rows below the diagonal."""
     left, right = window
     bottom_right = mask.endswith("_br")
     down = (left if left >= 0 else queries - 1) + 1 + (queries - keys if bottom_right else 0)
@@ -104,7 +104,7 @@ def run_batch(
     bottom_right: bool = False,
     values: Sequence[torch.Tensor] | None = None,
 ) -> Result:
-    """`size` below the file's own runs it with padded heads; `values` are q, k, v and dO."""
+    """Run a batch. A `size` below the file's own runs it with padded heads; `values` are q, k, v and dO."""
     kind = variant(name)
     size, value_size = (size, size) if size else (kind.size, kind.value_size)
     generator = torch.Generator().manual_seed(2)
@@ -141,7 +141,7 @@ def launch_batch(
     sums: Buffer,
     window: Mapping[str, int] | None = None,
 ) -> tuple[list[Run], dict[str, torch.Tensor]]:
-    """What ran, and dq, and dk and dv of every query head. q, k, v and dO are [batch, tokens, heads, size]; lse and the sums of
+    """The run, and dq, and dk and dv of every query head. q, k, v and dO are [batch, tokens, heads, size]; lse and the sums of
     dO * O are [batch, heads, queries]."""
     kind = variant(name)
     batch, queries, heads, size = q.tensor.shape
@@ -196,7 +196,7 @@ def launch_batch(
 
 
 def _in_order(kind: Variant, sums: Buffer, shape, queries: int, rows: int, starts: Buffer | None = None):
-    """Runs dq_shuffle. gfx950 adds 16-bit dQ up in the order in which MFMA leaves it."""
+    """Run dq_shuffle. gfx950 accumulates 16-bit dQ in the order in which MFMA stores it."""
     out = output(shape, kind.dtype)
     batch = shape[0] if starts is None else starts.tensor.numel() - 1
     row = 1 if starts is None else 0

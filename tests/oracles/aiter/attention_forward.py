@@ -28,7 +28,7 @@ def visible(queries: int, keys: int, mask: str, window: tuple[int, int] = (-1, -
 
 
 def forward_reference(q, k, v, scale: float, seen: torch.Tensor):
-    """In f64, [batch, length, heads, size]; rows that see nothing give 0 and a logarithm of -inf."""
+    """The reference in f64, [batch, length, heads, size]; rows that see nothing give 0 and a logarithm of -inf."""
     group = q.shape[2] // k.shape[2]
     q, k, v = q.double(), k.double().repeat_interleave(group, 2), v.double().repeat_interleave(group, 2)
     scores = (torch.einsum("bqhd,bkhd->bhqk", q, k) * scale).masked_fill(~seen, -math.inf)
@@ -46,7 +46,7 @@ class Result:
 
 
 def variant(name: str) -> tuple[int, int, bool, bool]:
-    """Rows of a workgroup's tile, size of a query, causal, group."""
+    """Rows of a workgroup's tile, head size of a query, causal, group."""
     wide = "hd192_hd128" in name
     return (
         (128, 192, "causal" in name, "group" in name)

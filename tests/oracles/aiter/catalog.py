@@ -24,7 +24,7 @@ DEVIATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What one object did: the relative error of every result against float64, and the bar each must meet."""
+    """The results of one object: the relative error of each against float64, and the bar each must meet."""
 
     run: Run
     errors: Mapping[str, float]
@@ -54,7 +54,7 @@ class Case:
 
     @property
     def deviations(self) -> tuple[str, ...]:
-        """How the object differs from what its name promises: it is then held to what its instructions show."""
+        """How the object differs from what its name promises; it is then checked against what its instructions show."""
         if self.family == "fmoe":
             return experts.variant(self.name).deviations
         return (DEVIATIONS[self.name],) if self.name in DEVIATIONS else ()
@@ -233,7 +233,7 @@ def paged_cases() -> Iterator[Case]:
 
 
 def latent_cases() -> Iterator[Case]:
-    """Without the persistent kernels (_ps), whose work lists another kernel makes."""
+    """Without the persistent kernels (_ps), whose work lists are made by another kernel."""
 
     def action(name: str, bar: float, arguments: tuple, options: Mapping[str, object]):
         def run() -> Outcome:
@@ -315,7 +315,7 @@ def expert_cases() -> Iterator[Case]:
 
 
 def family(name: str) -> str:
-    """The folder an object lies in; those beside the folders go to the family they compute for."""
+    """The folder that contains an object; objects outside the folders are assigned to the family they compute for."""
     if name.count("/") > 1:
         return name.split("/")[1]
     prefixes = {"all": "all_reduce", "pa_": "pa", "gemm_a8w8": "i8gemm", "fmoe": "fmoe"}
@@ -325,7 +325,7 @@ def family(name: str) -> str:
 
 
 def also_run(name: str) -> bool:
-    """Whether an object without cases of its own runs behind others."""
+    """Whether an object without cases of its own runs after others."""
     return "dq_shuffle" in name  # every a16 file of gfx950 leaves its dQ to one of them
 
 

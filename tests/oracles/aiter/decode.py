@@ -17,7 +17,7 @@ LATENT, VALUES = 576, 512
 
 @dataclasses.dataclass
 class Result:
-    """out: the object's, of latent attention joined from its splits. reference: in float64."""
+    """out: the object's result, for latent attention merged from its splits. reference: in float64."""
 
     run: Run
     error: float
@@ -29,24 +29,24 @@ class Result:
 
 
 def paged_arguments(name: str) -> tuple:
-    """Of `paged_problem`, what a kernel of pa is tried with: two sequences, and a group and new tokens that its name says."""
+    """The arguments of `paged_problem` with which a kernel of pa is tested: two sequences, and the group and new tokens that its name states."""
     if "gqa10" in name:
         return [1500, 77], 1, 10, int(name.split("qlen")[1][0]), 1024
     return [300, 77], 2, 16 if "gqa16" in name else 8, 2 if "_mtp_" in name else 0, 16
 
 
 def heads_of(name: str) -> int:
-    """Of a kernel of mla."""
+    """The number of heads of an mla kernel."""
     return 128 if "128" in name.replace("subQ128_mqa128", "128").replace("m32x4", "") else 16
 
 
 def prefill_arguments(name: str) -> tuple:
-    """Of `prefill_problem`: short sequences, the more heads the shorter."""
+    """Arguments of `prefill_problem`: short sequences, the shorter the more heads there are."""
     return ([20, 9], 16) if heads_of(name) == 16 else ([5, 3], 128)
 
 
 def tokens_of(name: str) -> tuple[int, ...]:
-    """New tokens of each sequence that a decoding kernel of mla takes, or those of them that are tried."""
+    """New tokens per sequence that a decoding kernel of mla supports, or those of them that are tested."""
     if "qseqlen" in name:
         return (int(name.split("qseqlen")[1][0]),)
     if heads_of(name) == 128 or "subQ16" in name:
@@ -56,10 +56,10 @@ def tokens_of(name: str) -> tuple[int, ...]:
 
 @dataclasses.dataclass
 class PagedProblem:
-    """What a kernel of pa reads: `tokens` new ones of each sequence, caches in AITER's layout ("asm") with a scale for each key.
+    """Inputs of a pa kernel: `tokens` new tokens per sequence, caches in AITER's layout ("asm") with a scale for each key.
 
     caches    (blocks, kv_heads, 128 / x, block, x) and (blocks, kv_heads, block / x, 128, x), x elements in 16 bytes
-    meanings  (blocks, kv_heads, block, 128): what they hold, in float64
+    meanings  (blocks, kv_heads, block, 128): their dequantized values, in float64
     scales    (blocks, kv_heads, block) each, or none
     """
 
@@ -94,7 +94,7 @@ class PagedProblem:
 def paged_problem(
     name: str, contexts: Sequence[int], kv_heads: int, group: int, queries: int = 0, block: int = 16
 ) -> PagedProblem:
-    """`queries` > 0: so many new tokens each (the mtp kernels)."""
+    """`queries` > 0: so many new tokens per sequence (the mtp kernels)."""
     target = name.split("/")[0]
     dtype = torch.bfloat16 if "/pa_bf16" in name else torch.float16
     stored = torch.int8 if "Int8" in name else float8(target) if "Fp8" in name else dtype
@@ -127,7 +127,7 @@ def paged_problem(
 
 
 def paged(name: str, *arguments) -> Result:
-    """pa of a `paged_problem` of these arguments: one workgroup per sequence and key head."""
+    """Run pa on a `paged_problem` of these arguments: one workgroup per sequence and key head."""
     problem = paged_problem(name, *arguments)
     kv_heads = problem.meanings[0].shape[1]
     batch, tokens = len(problem.contexts), problem.tokens
@@ -154,17 +154,17 @@ def paged(name: str, *arguments) -> Result:
 
 
 def overwritten_query(query: torch.Tensor) -> None:
-    """What mla_a8w8_qh16_qseqlen2 makes of its queries: see tests/oracles/test_aiter_doubtful.py."""
+    """What mla_a8w8_qh16_qseqlen2 turns its queries into: see tests/oracles/test_aiter_doubtful.py."""
     query[1::2, 0, :96] = query[1::2, 0, 96:192].clone()
 
 
 @dataclasses.dataclass
 class LatentProblem:
-    """What a kernel of mla reads: `tokens` new ones of each sequence, whose keys of all heads are one vector of 576, and whose values
-    are the first 512 elements of that.
+    """Inputs of an mla kernel: `tokens` new tokens per sequence. The keys of all heads are one vector of 576 elements, whose first 512
+    elements are the values.
 
     q       (rows, heads, 576), bfloat16 or 8-bit floats to be multiplied by q_scale
-    kv      (pages * page, 1, 576), likewise; page `table[starts[b] + j]` has keys j * page .. of sequence b
+    kv      (pages * page, 1, 576), likewise; page `table[starts[b] + j]` holds keys j * page .. of sequence b
     """
 
     q: torch.Tensor
@@ -230,7 +230,7 @@ def latent(
     page: int = 1,
     seen_query: Callable[[torch.Tensor], None] = lambda query: None,
 ) -> Result:
-    """mla decode of a `latent_problem`; its splits are joined here as stage 2 joins them. `seen_query`: of the reference."""
+    """mla decode of a `latent_problem`; its splits are merged here as stage 2 merges them. `seen_query`: passed to the reference."""
     problem = latent_problem(name, lengths, heads, tokens, page)
     batch, rows = len(lengths), len(lengths) * tokens
     sub_queries = 16 if "subQ16" in name else 128
@@ -277,7 +277,7 @@ def latent(
 
 @dataclasses.dataclass
 class PrefillProblem:
-    """Sequences all of whose tokens are new: q (tokens, heads, 576), and kv (pages, 1, 576) of a token each, in no order."""
+    """Sequences all of whose tokens are new: q (tokens, heads, 576), and kv (pages, 1, 576) with one token per page, in random order."""
 
     q: torch.Tensor
     kv: torch.Tensor

@@ -28,7 +28,7 @@ def _finish(run: Run, out: torch.Tensor, reference: torch.Tensor) -> Result:
 
 
 def bf16(name: str, m: int, n: int, k: int, splits: int = 1, values=None) -> Result:
-    """bf16gemm: f32 out; splits add up atomically."""
+    """bf16gemm: f32 out; splits accumulate atomically."""
     tile = int(name.split("_tn_")[1].split("x")[0])
     generator = _generator()
     if values is None:
@@ -53,7 +53,7 @@ def launch_int8(
     out: Buffer,
     splits: int = 1,
 ) -> Run:
-    """i8gemm, of B in tiles of 32 x 16. The workgroups of a split first zero, then add: they run together."""
+    """i8gemm, with B in tiles of 32 x 16. The workgroups of a split first zero, then add: they run concurrently."""
     (m, k), n = a.tensor.shape, out.tensor.shape[1]
     tile = 128 if "m128" in name else int(name.split("_")[-1].split("x")[0])
     arguments = {
@@ -65,7 +65,7 @@ def launch_int8(
 
 
 def int8_operands(m: int, n: int, k: int) -> tuple[torch.Tensor, ...]:
-    """a (M, K), b (N, K), scales of rows of both, (M, 1) and (1, N), and a bias (1, N)."""
+    """a (M, K), b (N, K), row scales of both, (M, 1) and (1, N), and a bias (1, N)."""
     generator = _generator()
     a, b = (torch.randint(-127, 128, (rows, k), generator=generator).to(torch.int8) for rows in (m, n))
     scales = torch.rand(m, 1, generator=generator) * 0.01, torch.rand(1, n, generator=generator) * 0.01
@@ -77,7 +77,7 @@ def int8_product(a, b, scale_a, scale_b, bias) -> torch.Tensor:
 
 
 def int8(name: str, m: int, n: int, k: int, splits: int = 1) -> Result:
-    """i8gemm of `int8_operands`; bf16 out."""
+    """i8gemm on `int8_operands`; bf16 out."""
     a, b, *others = drawn = int8_operands(m, n, k)
     out = output((m, n), torch.bfloat16)
     operands = (Buffer(each) for each in (a, tiled(b, 32, 16), *others))
@@ -85,7 +85,7 @@ def int8(name: str, m: int, n: int, k: int, splits: int = 1) -> Result:
 
 
 def is_ordered(name: str) -> bool:
-    """Whether an f4gemm wants B in tiles of 16 x 16 bytes."""
+    """Whether an f4gemm expects B in tiles of 16 x 16 bytes."""
     return "noBpreShuffle" not in name
 
 
@@ -96,7 +96,7 @@ def float4_tile(name: str) -> tuple[int, int]:
 
 
 def float4_output(name: str, m: int, n: int, log2_splits: int = 0) -> Buffer:
-    """The tiled variants store whole blocks of 32 rows, the other one whole tiles; splits add to it."""
+    """The tiled variants store whole blocks of 32 rows, the other one whole tiles; splits add to the output."""
     block = 32 if is_ordered(name) else 256
     return output((-(-m // block) * block, n), torch.bfloat16, zero=log2_splits > 0)
 
@@ -104,7 +104,7 @@ def float4_output(name: str, m: int, n: int, log2_splits: int = 0) -> Buffer:
 def launch_float4(
     name: str, a: Buffer, b: Buffer, scale_a: Buffer, scale_b: Buffer, out: Buffer, log2_splits: int = 0
 ) -> Run:
-    """f4gemm, of scales in the order of its instruction."""
+    """f4gemm, with scales in the order of its instruction."""
     (m, half), n = a.tensor.shape, out.tensor.shape[1]
     k, (tile_m, tile_n), depths = 2 * half, float4_tile(name), 1
     arguments = {
@@ -120,7 +120,7 @@ def launch_float4(
 
 
 def float4_operands(m: int, n: int, k: int) -> tuple[torch.Tensor, ...]:
-    """Codes of a (M, K / 2) and b (N, K / 2), and e8m0 scales for each 32 of theirs."""
+    """Quantized a (M, K / 2) and b (N, K / 2), and their e8m0 scales for each 32 values."""
     generator = _generator()
 
     def bytes_(low: int, high: int, *shape: int) -> torch.Tensor:
@@ -135,7 +135,7 @@ def float4_product(a, b, scale_a, scale_b) -> torch.Tensor:
 
 
 def float4(name: str, m: int, n: int, k: int, log2_splits: int = 0) -> Result:
-    """f4gemm of `float4_operands`; bf16 out."""
+    """f4gemm on `float4_operands`; bf16 out."""
     a, b, *scales = drawn = float4_operands(m, n, k)
     out = float4_output(name, m, n, log2_splits)
     ordered = tiled(b) if is_ordered(name) else b
@@ -160,7 +160,7 @@ def block_scaled_operands(target: str, m: int, n: int, k: int) -> tuple[torch.Te
 def launch_block_scaled_gfx950(
     name: str, a: Buffer, b: Buffer, scale_a: Buffer, scale_b: Buffer, out: Buffer
 ) -> Run:
-    """f8_block_scale_mi350, of B in tiles of 16 x 16."""
+    """f8_block_scale_mi350, with B in tiles of 16 x 16."""
     (m, k), n = a.tensor.shape, out.tensor.shape[1]
     tile = int(name.removesuffix(".co").split("_x")[-1])
     arguments = {
@@ -181,7 +181,7 @@ def block_scaled_gfx950(name: str, m: int, n: int, k: int) -> Result:
 def launch_block_scaled_gfx942(
     name: str, a: Buffer, b: Buffer, scale_a: Buffer, scale_b: Buffer, out: Buffer
 ) -> Run:
-    """flatmm, of B in tiles of 16 x 64."""
+    """flatmm, with B in tiles of 16 x 64."""
     (m, k), n = a.tensor.shape, out.tensor.shape[1]
     arguments = {
         "a_ptr": a, "b_ptr": b, "sa_ptr": scale_a, "sb_ptr": scale_b,

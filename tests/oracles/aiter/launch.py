@@ -40,7 +40,7 @@ class Buffer:
         return self._memory.ctypes.data + self._begin
 
     def stride(self, dimension: int) -> int:
-        """In bytes, as AITER's structures want it."""
+        """The stride in bytes, as AITER's structures expect it."""
         return self.tensor.stride(dimension) * self.tensor.itemsize
 
     def region(self) -> np.ndarray:
@@ -49,7 +49,7 @@ class Buffer:
 
 
 def output(shape: Sequence[int], dtype: torch.dtype, *, zero: bool = False) -> Buffer:
-    """For a kernel to write: NaN (or -1) everywhere unless the kernel adds to zeros."""
+    """An output buffer: NaN (or -1) everywhere unless the kernel adds to zeros."""
     if zero:
         return Buffer(torch.zeros(tuple(shape), dtype=dtype), writable=True)
     count = int(np.prod(shape)) * dtype.itemsize
@@ -58,7 +58,7 @@ def output(shape: Sequence[int], dtype: torch.dtype, *, zero: bool = False) -> B
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a launch did, and what it was: its keyword arguments besides the segment. `over_read` is the simulator's
+    """The results of a launch, and its keyword arguments other than the segment. `over_read` is the simulator's
     finding when the kernel loads from beyond its tensors."""
 
     report: simulated_device.Report
@@ -80,9 +80,9 @@ class Kernel:
         self.kernel = simulated_device.Module(code, target).kernel(self.metadata.name)
 
     def segment(self, arguments: Mapping[str | int, Buffer | int | float]) -> bytes:
-        """The argument segment; keys are names of the metadata, or offsets where those names are wrong.
+        """The argument segment; keys are names from the metadata, or offsets where those names are wrong.
 
-        Slots that nobody names hold a pattern: the kernels leave their padding alone.
+        Slots that are not named hold a pattern: the kernels leave their padding alone.
         """
         packed = bytearray(b"\xa5" * self.metadata.argument_bytes)
         for argument in self.metadata.arguments:
@@ -106,11 +106,11 @@ class Kernel:
         also: Sequence[Buffer] = (),
         **settings,
     ) -> Run:
-        """Runs with exactly the tensors; if the kernel loads from beyond them, again with zeros to be read there.
+        """Run with exactly the tensors; if the kernel loads from beyond them, run again with zeros readable there.
 
-        Waves advance side by side: several families overwrite LDS that a wave much slower than its neighbours would
+        Waves advance in lockstep: several families overwrite LDS that a wave much slower than its neighbors would
         still have to read (fmha_v3_fwd and f8_block_scale of gfx950, I8gemm 192x128), pass barriers with LDS reads
-        under way, or use registers some loads before the wait that covers them (fmoe without quantisation, mla).
+        in flight, or use registers some loads before the wait that covers them (fmoe without quantization, mla).
         """
         settings = {"wave_turn": 16 if "/mla/" in self.name and "qseqlen" not in self.name else 4, **settings}
         buffers = list(dict.fromkeys([v for v in arguments.values() if isinstance(v, Buffer)] + list(also)))

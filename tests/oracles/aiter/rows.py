@@ -17,9 +17,9 @@ class Result:
 
 
 def layer_norm(name: str, rows: int = 6) -> Result:
-    """Normalises x + residual, rows of 8192, and gives that sum too; _qnt in int8 with a scale per row.
+    """Normalize x + residual, rows of 8192, and return that sum too; _qnt in int8 with a scale per row.
 
-    layer_norm_qnt forgets two of the sixteen partial maxima when it looks for the largest value of a row: its last
+    layer_norm_qnt omits two of the sixteen partial maxima when it looks for the largest value of a row: its last
     reduction reads them into v12 and v13 and starts at v14. So the columns of threads 0 to 31, eight at a time, do not
     count; where one of them is the largest, it overflows int8. The reference leaves them out too.
     """

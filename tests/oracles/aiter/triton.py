@@ -16,7 +16,7 @@ _EMPTY = ("aiter", "aiter.ops", "aiter.ops.triton")
 
 
 def module(name: str) -> types.ModuleType:
-    """`name` below aiter.ops.triton, such as "topk". ImportError without the wheel of the known version."""
+    """The module `name` below aiter.ops.triton, such as "topk". ImportError without the wheel of the known version."""
     try:
         distribution = importlib.metadata.distribution(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:

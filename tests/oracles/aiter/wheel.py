@@ -36,7 +36,7 @@ REQUIRED = "REQUIRE_AITER_WHEEL"
 
 
 def missing() -> str | None:
-    """Why continuous integration may not go on: it requires the wheel, and the wheel is not here."""
+    """Why continuous integration must fail: it requires the wheel, and the wheel is missing."""
     if not os.environ.get(REQUIRED) or objects():
         return None
     return f"{REQUIRED} is set, and the wheel is not installed: {HOW_TO_INSTALL}"
@@ -47,7 +47,7 @@ needs_wheel = pytest.mark.skipif(not objects(), reason=HOW_TO_INSTALL)
 
 @functools.cache
 def in_tables() -> frozenset[str]:
-    """The objects that the tables of AITER's host name (hsa/*/*.csv), from which it chooses what to launch."""
+    """The objects named by the tables of AITER's host code (hsa/*/*.csv), from which it chooses what to launch."""
     named = set()
     for file in importlib.metadata.distribution(DISTRIBUTION).files or ():
         if file.suffix != ".csv" or not str(file).startswith(FOLDER):
@@ -69,7 +69,7 @@ class Argument:
 
 @dataclasses.dataclass(frozen=True)
 class Metadata:
-    """What the one kernel of a code object says about itself."""
+    """The metadata of a code object's one kernel."""
 
     name: str
     arguments: tuple[Argument, ...]
@@ -95,7 +95,7 @@ def metadata(code: bytes) -> Metadata:
 
 
 def text_section(code: bytes) -> tuple[int, int]:
-    """Where .text begins in the file, and its length."""
+    """Offset of .text in the file, and its length."""
     table, entry_bytes, count, names = _section_headers(code)
     names_at = struct.unpack_from("<Q", code, table + names * entry_bytes + 24)[0]
     for index in range(count):

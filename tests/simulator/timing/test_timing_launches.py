@@ -55,7 +55,7 @@ def test_times_do_not_depend_on_host_threads():
 
 
 def test_times_do_not_depend_on_where_tensors_lie():
-    """Operands in any order of addresses, and a result between or beyond them."""
+    """Operands in any order of addresses, and a result between or after them."""
     memory = torch.zeros(8, 256, 512, dtype=torch.bfloat16)
     found = []
     for first, second in ((0, 6), (6, 0), (3, 2), (2, 5)):
@@ -86,7 +86,7 @@ def test_times_are_those_of_another_process():
 
 
 def test_private_segments_lie_where_the_hardware_puts_them():
-    """Of a wave the same dword of all lanes side by side: 16 bytes of 64 lanes are four pairs of lines."""
+    """For each wave the same dword of all lanes is contiguous: 16 bytes of 64 lanes are four pairs of lines."""
     body = """
   scratch_store_dwordx4 off, v[4:7], off offset:16
   s_waitcnt vmcnt(0)
@@ -117,7 +117,7 @@ VSKIP = """
 
 @pytest.mark.parametrize("values", [True, False])
 def test_skipped_vector_instructions_are_not_replayed(values):
-    """What they would have written keeps its value, also where values are left out: the address of the last load."""
+    """The registers they would have written keep their values, also where values are omitted: the address of the last load."""
     memory = np.arange(4096, dtype=np.uint32)
     runs = {
         skip: Kernel(VSKIP.format(skip=int(skip)), "MI355X", lds_bytes=1024).time(
@@ -136,7 +136,7 @@ def test_skipped_vector_instructions_are_not_replayed(values):
 
 
 def test_without_values_the_cycles_stay():
-    """Control flow and addresses do not depend on what a matrix multiplication computes."""
+    """Control flow and addresses do not depend on the results of a matrix multiplication."""
     with_values, _, a, b = matmul("MI355X", 256, 256, 512)
     with hipkittens.simulate(arch="gfx950"), hipkittens.timing("MI355X", values=False) as run:
         hipkittens.matmul(a, b)
@@ -166,7 +166,7 @@ MASKED_ADDRESS = """
 
 
 def test_addresses_are_computed_also_without_values():
-    """Of some lanes before EXEC changes and of the others after; and from what was loaded. The result is not written."""
+    """For some lanes before EXEC changes and for the others after; and from loaded values. The result is not written."""
     memory = np.arange(4096, dtype=np.uint32)
     kernel = Kernel(MASKED_ADDRESS, "MI355X")
     full = kernel.time(memory.copy())
@@ -181,7 +181,7 @@ def test_addresses_are_computed_also_without_values():
 
 @pytest.mark.parametrize("device", ["MI300X", "MI355X"])
 def test_echoes_stand_for_the_other_xcds(device):
-    """Sampling is validated by simulating all XCDs in detail: a copy, which is all memory."""
+    """Sampling is validated by simulating all XCDs in detail: a copy, which is purely memory-bound."""
     sampled, full = (copy(device, 16, values=False, full=full) for full in (False, True))
     assert sampled["execution_cycles"] == pytest.approx(full["execution_cycles"], rel=0.1)
     assert sampled["caches"]["hbm_bytes_read"] == pytest.approx(full["caches"]["hbm_bytes_read"], rel=0.01)
@@ -321,7 +321,7 @@ def processors(device):
     ],
 )
 def test_a_plan_is_for_the_device_that_is_modelled(device, parameters, expected):
-    """The simulated device has its compute units and XCDs, and an operation its tiles, on each of them."""
+    """Each simulated device reports its own compute units and XCDs, and an operation chooses its tiles for them."""
     generator = torch.Generator().manual_seed(3)
     a, b = (torch.randn(700, 128, generator=generator).bfloat16() for _ in range(2))
     mine = 0 if _timing.DEVICES[device] == "gfx942" else 1

@@ -15,7 +15,7 @@ def device(request):
 
 
 def test_vector_operations_take_four_clocks(device):
-    """SQ trace of gfx950: dependent v_add_f32 chain 4 clk each, and so are independent ones."""
+    """SQ trace of gfx950: a dependent v_add_f32 chain takes 4 clk each, and so do independent ones."""
     assert clocks_each("v_add_f32_e32 v2, v2, v2", device) == 4
     assert clocks_each(lambda i: f"v_add_f32_e32 v{2 + i % 32}, v40, v41", device) == 4
 
@@ -58,7 +58,7 @@ def matrix_text(name: str, accumulator: int) -> str:
 
 @pytest.mark.parametrize(("device", "name"), MATRIX)
 def test_matrix_instructions_reach_the_peak_rate(device, name):
-    """Independent ones, and those that go on with the same accumulators: the next may issue after its passes."""
+    """Independent ones, and those that reuse the same accumulators: the next may issue after its passes."""
     clocks, flops = MATRIX[device, name]
     launch = {**ACCUMULATORS, "waves": 4, "values": False, "few": 16, "many": 80}
     assert clocks_each(lambda i: matrix_text(name, i % 4), device, **launch) == clocks
@@ -71,7 +71,7 @@ def test_matrix_instructions_reach_the_peak_rate(device, name):
 
 
 def test_vector_work_hides_behind_a_matrix_instruction(device):
-    """AMD's calculator: VALU can work in all but the first four clocks."""
+    """AMD's calculator: VALU instructions can issue in all but the first four clocks."""
     name = "v_mfma_f32_32x32x8_f16"
 
     def adds(i, count):
@@ -115,7 +115,7 @@ def test_branches(device):
 
 
 def test_a_barrier_costs_its_waves_as_published(device):
-    """TensileLite: two quad-cycles, for waves that all arrive at once (here: within one turn of the four SIMDs)."""
+    """TensileLite: two quad-cycles, for waves that all arrive at once (here: within one rotation over the four SIMDs)."""
     clocks = clocks_each("s_barrier", device, waves=4)
     expected = parameters(device)["barrier"]
     assert expected <= clocks <= expected + 8
@@ -143,7 +143,7 @@ def test_lds_bandwidth(device, text):
 
 @pytest.mark.parametrize("ways", [2, 4, 8])
 def test_lds_conflicts_take_their_clocks(device, ways):
-    """Lanes `ways` banks apart: every phase of ds_read_b32 takes that many times as long at the banks."""
+    """Lanes `ways` banks apart: every phase of ds_read_b32 occupies the banks that many times as long."""
     banks = {"MI300X": 32, "MI355X": 64}[device]
     before = f"v_and_b32_e32 v1, 63, v0\nv_mul_u32_u24_e32 v1, {4 * ways}, v1"
 
@@ -161,7 +161,7 @@ def test_lds_conflicts_take_their_clocks(device, ways):
 
 
 def chase(device: str, stride: int, count: int, steps: int, **launch) -> float:
-    """Clocks of one of `steps` dependent loads around a ring of `count` addresses `stride` bytes apart."""
+    """Clocks per load of `steps` dependent loads around a ring of `count` addresses `stride` bytes apart."""
     ring = np.zeros(stride // 8 * count, np.uint64)
     places = ring.ctypes.data + stride * np.arange(count, dtype=np.uint64)
     ring[:: stride // 8] = np.roll(places, -1)
@@ -234,7 +234,7 @@ def copy(device, megabytes, **launch):
 
 @pytest.mark.parametrize("megabytes", [64, 128])
 def test_a_large_copy_runs_at_the_achievable_rate_of_memory(device, megabytes):
-    """Every byte read comes from HBM, and for every byte written another one leaves the MALL for it: at its achievable rate and no
+    """Every byte read comes from HBM, and every byte written evicts another one from the MALL: at its achievable rate and no
     faster, also where the tensors would fit into the MALL."""
     report = copy(device, megabytes, values=False)
     size, known = megabytes * 2**20, parameters(device)
@@ -317,7 +317,7 @@ def test_a_wave_that_waits_for_many_lines_waits_for_the_slowest(device):
 
 
 def test_an_atomic_operation_fetches_its_line_and_a_store_does_not(device):
-    """A page of each of four waves, twice: what L2 has it need not fetch again."""
+    """A page of each of four waves, twice: lines already in L2 are not fetched again."""
     body = """
   s_load_dwordx2 s[4:5], s[0:1], 0
   v_lshlrev_b32_e32 v1, 7, v0

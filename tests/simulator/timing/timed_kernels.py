@@ -73,13 +73,13 @@ def _text(function, *arguments) -> str:
 
 @functools.cache
 def parameters(device: str) -> dict[str, float]:
-    """The model's own numbers: what expectations are made of."""
+    """The model's own parameters, from which expected values are computed."""
     rows = json.loads(_text(library().hipkittens_timing_parameters, device.encode()))["parameters"]
     return {row["name"]: row["value"] for row in rows}
 
 
 def begin(device: str, *, clock_mhz=0.0, full=False, timeline=0, values=True, **overrides) -> int:
-    """What hipkittens_time_launches says."""
+    """The return value of hipkittens_time_launches."""
     names = (ctypes.c_char_p * len(overrides))(*(name.encode() for name in overrides))
     numbers = (ctypes.c_double * len(overrides))(*overrides.values())
     return library().hipkittens_time_launches(
@@ -129,7 +129,7 @@ class Kernel:
     def time(
         self, *arguments: np.ndarray | int, workgroups: int = 1, waves: int = 1, clock_mhz=0.0, full=False, values=True, **overrides
     ) -> dict:  # fmt: skip
-        """The report of one launch. Overrides are parameters of the model."""
+        """The report of one launch. Overrides replace parameters of the model."""
         regions = {f"r{i}": array for i, array in enumerate(arguments) if isinstance(array, np.ndarray)}
         assert begin(self.device, clock_mhz=clock_mhz, full=full, values=values, **overrides) == 0
         try:
@@ -144,7 +144,7 @@ class Kernel:
 
 def clocks_each(body, device: str, *arguments: np.ndarray, few=64, many=320, **launch) -> float:
     """Clocks that one repetition of `body` adds to a workgroup: the difference between many and few of them. `body` is text
-    or a function of the repetition's number. Straight code, whose instructions are taken for cached."""
+    or a function of the repetition's number. Straight-line code, whose instructions are assumed to be cached."""
     kernel = {
         name: launch.pop(name)
         for name in ("vgprs", "accum_offset", "lds_bytes", "before", "after")
