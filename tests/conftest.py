@@ -18,7 +18,8 @@ def pytest_collection_finish():
 
 @pytest.fixture(scope="module", autouse=True)
 def _memory_given_back():
-    """Return free memory to the system. Large and small blocks alternate in the heap, so what is free inside it stays resident otherwise."""
+    """Return free memory to the system. Large and small blocks alternate in the heap, so what is free inside it stays resident
+    otherwise."""
     yield
     if hasattr(_libc, "malloc_trim"):  # of glibc
         _libc.malloc_trim(0)

@@ -35,7 +35,8 @@ COMPRESSORS = {0: zlib.compress, 1: zstd}
 
 
 def compressed_bundle(bundle, version, method, said=None):
-    """A bundle as --offload-compress writes it, from the fields that code_object/compressed_bundle.h lists; `said`: another declared size."""
+    """A bundle as --offload-compress writes it, from the fields that code_object/compressed_bundle.h lists; `said`: another declared
+    size."""
     data, said = COMPRESSORS.get(method, zlib.compress)(bundle), len(bundle) if said is None else said
     sizes = {1: "<I", 2: "<II", 3: "<QQ"}.get(version, "<QQ")
     whole = 8 + struct.calcsize(sizes) + 8 + len(data)

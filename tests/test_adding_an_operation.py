@@ -36,7 +36,7 @@ def test_the_page_names_eight_files():
 
 
 class Checkout:
-    """A copy of this checkout, in which commands import it and nothing else of ours."""
+    """A copy of this checkout, from which commands import it and nothing else of ours."""
 
     def __init__(self, path):
         self.path = path
@@ -73,7 +73,7 @@ class Checkout:
         package.write_text(text.replace('    "simulate",\n', '    "scaled_square",\n    "simulate",\n', 1))
 
     def build(self):
-        """The operators, and the toy's kernels; the others' are those of the packs that are here."""
+        """Build the operators, and the toy's kernels; the other kernels come from the packs that are present."""
         for target in _installation.TARGETS:
             objects = self.path / "objects" / target
             objects.mkdir(parents=True)

@@ -17,12 +17,12 @@ def target(request):
 
 
 def integers(*shape, dtype=BF16, seed=0):
-    """Every product and sum of them is exact in float32."""
+    """Integers whose products and sums are all exact in float32."""
     return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def check(sums, a, b):
-    """To the bit, and nothing beside sums is written."""
+    """Bitwise equal, and nothing outside of the sums is written."""
     before = sums.clone()
     result = hipkittens.addmm_(sums, a, b)
     assert result is sums
@@ -48,7 +48,7 @@ def test_a_tile_of_256_for_each_compute_unit(target, n, batch):
 
 
 def test_split_k(target):
-    """The reduction adds what was there before."""
+    """The reduction adds to the previous contents."""
     check(integers(64, 96, dtype=F32, seed=2), integers(8192, 64).t(), integers(8192, 96, seed=1))
 
 
@@ -61,7 +61,7 @@ def test_rows_with_gaps(target):
 
 
 def test_sums_of_many_parts_round_once_each(target):
-    """Added to large sums, a product is as far from float64 as one rounding of the sum."""
+    """Added to large sums, the error of a product relative to float64 is one rounding of the sum."""
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(shape, generator=generator).to(BF16) for shape in ((64, 512), (512, 64)))
     before = 4096 + torch.rand(64, 64, generator=generator)
@@ -106,7 +106,7 @@ def test_compiled(target):
 
 
 def test_transforms(target):
-    """vmap is a loop, in which sums have to be mapped; a tangent is refused."""
+    """vmap is a loop, in which the sums have to be mapped; a tangent is refused."""
     sums, a, b = integers(3, 8, 16, dtype=F32), integers(3, 8, 4, seed=1), integers(4, 16, seed=2)
     expected = sums + a.float() @ b.float()
     torch.func.vmap(hipkittens.addmm_, in_dims=(0, 0, None))(sums, a, b)

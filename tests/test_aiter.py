@@ -75,7 +75,7 @@ TESTED |= {
 
 
 def of(*names):
-    """The names that a test is of."""
+    """Declare the names that a test covers."""
     TESTED.update(names)
     return lambda test: test
 
@@ -257,7 +257,7 @@ def angles(rows, pairs):
 
 
 def turned(x, angle, style, nope_first, back=False):
-    """x [.., heads, features] by angle [.., pairs], in float64."""
+    """x [.., heads, features] rotated by angle [.., pairs], in float64."""
     x, angle = x.double(), angle.double()[..., None, :]
     turned_features = 2 * angle.shape[-1]
     first = x.shape[-1] - turned_features if nope_first else 0
@@ -319,7 +319,7 @@ def test_rope(target, name, style, nope_first):
 
 
 def turned_by_columns(x, angle, style, back=False):
-    """All features of x [.., heads, features] by angle [.., features], an angle for each, in float64."""
+    """x [.., heads, features] rotated by angle [.., features], one angle per feature, in float64."""
     matrix = torch.zeros(*angle.shape, angle.shape[-1], dtype=torch.float64)
     half = angle.shape[-1] // 2
     for pair in range(half):
@@ -330,7 +330,7 @@ def turned_by_columns(x, angle, style, back=False):
 
 
 def unlike(rows, features):
-    """Angles of which those of a pair differ."""
+    """Angles that differ within each pair."""
     return draw(rows, features, dtype=F32, seed=8, scale=2.0)
 
 
@@ -419,7 +419,7 @@ def test_rope_of_images(target, style, wide):
 @pytest.mark.parametrize("dtype", [BF16, F32])
 @pytest.mark.parametrize("features", [2, 8, 40, 128])
 def test_rope_of_videos(target, features, dtype):
-    """Of two videos of other sizes, on two ranks, with more frames than freqs has rows."""
+    """Two videos of different sizes, on two ranks, with more frames than freqs has rows."""
     pairs, third = features // 2, features // 2 // 3
     x, angle = draw(2, 10, 3, features, dtype=dtype), unlike(4, pairs)
     freqs = torch.polar(torch.ones(4, pairs, dtype=torch.float64), angle.double())
@@ -491,7 +491,7 @@ def test_rotary_embedding(target, neox, nope_first):
 
 
 def codes_of(x, scale, dtype):
-    """x times 1 / scale, clamped; integers truncated."""
+    """x times 1 / scale, clamped; for integers truncated."""
     limit = LARGEST[dtype]
     scaled = (x.float() * (1 / scale)).clamp(-limit, limit)
     return scaled.trunc().to(dtype) if dtype == torch.int8 else scaled.to(dtype)
@@ -733,7 +733,7 @@ def test_padded_norm(target, multiple):
 
 
 def decoded(codes, scales, group):
-    """In float64, with the step of a code at each."""
+    """The dequantized values in float64, with the quantization step at each."""
     values = codes.double() * scales.double().repeat_interleave(group, -1)[..., : codes.shape[-1]]
     if codes.dtype == torch.int8:
         return values, scales.double().repeat_interleave(group, -1)
@@ -865,7 +865,7 @@ def test_fused_norms_with_codes(target, given):
 
 
 def check_mxfp4(codes, scales, exact, shuffled):
-    """Scales of the rule "even", and codes within half of a step of values."""
+    """Scales of the rule "even", and quantized values within half a step of the values."""
     rows, groups = exact.shape[0], exact.shape[1] // 32
     mantissa, exponent = torch.frexp(exact.view(rows, groups, 32).abs().amax(-1))
     power = exponent - 3 + (mantissa * 2 >= 1.75).int()
@@ -1265,7 +1265,7 @@ def test_experts_of_gpt_oss_and_shuffled_weights(target):
 
 @of("fused_moe")
 def test_experts_in_mxfp4():
-    """hipkittens.moe of the same codes, shuffled or not: beside float64 in tests/test_moe_mx.py."""
+    """hipkittens.moe on the same quantized weights, shuffled or not; tests/test_moe_mx.py compares it with float64."""
     generator = torch.Generator().manual_seed(4)
     plain = [torch.randn(shape, generator=generator) / 12 for shape in ((8, 256, 192), (8, 192, 128))]
     x, ids = draw(20, 192), torch.rand(20, 8, generator=generator).argsort(1)[:, :2].to(I32)
@@ -1355,7 +1355,7 @@ def test_experts_by_the_names_of_assembly(target):
 
 
 def quantized_experts(spec, **options):
-    """`experts`, weights by quantize."""
+    """`experts`, with weights quantized by quantize."""
     x, w1, w2, weights, ids = experts(**options)
     (w1, scale1), (w2, scale2) = (hipkittens.quantize(each, spec) for each in (w1, w2))
     return (x, w1, w2, weights, ids), (scale1, scale2)
@@ -1364,7 +1364,7 @@ def quantized_experts(spec, **options):
 @of("fused_moe", "asm_moe", "asm_moe_tkw1")
 @pytest.mark.parametrize("kind", ["per_Token", "per_128x128", "per_1x128", "per_Tensor"])
 def test_experts_of_8_bits(target, kind):
-    """hipkittens.moe, whose own tests are tests/test_moe_scaled.py, with the scales of AITER's shapes and by their positions."""
+    """hipkittens.moe, whose own tests are tests/test_moe_scaled.py, with scales in AITER's shapes and passed by position."""
     recipe = {"per_Token": ("row", "row"), "per_Tensor": ("tensor", "tensor")}.get(kind, ("1x128", "128x128"))
     spec = hipkittens.QuantSpec("fp8", (128, 128) if recipe[0] == "1x128" else "row")
     given, (scale1, scale2) = quantized_experts(spec)
@@ -1398,7 +1398,7 @@ def test_experts_of_8_bits(target, kind):
 @of("fused_moe", "asm_moe", "asm_moe_tkw1")
 @pytest.mark.parametrize("gated", [True, False])
 def test_experts_of_int8(target, gated):
-    """hipkittens.moe, whose own tests are tests/test_moe_int8.py; smooth factors by AITER's shapes and positions."""
+    """hipkittens.moe, whose own tests are tests/test_moe_int8.py; smooth factors in AITER's shapes and passed by position."""
     given, (scale1, scale2) = quantized_experts(hipkittens.QuantSpec("int8", "row"), gated=gated)
     scales = {"scale_w1": scale1, "scale_w2": scale2}
     expected = hipkittens.moe(*given, **scales, gated=gated)
@@ -1460,7 +1460,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "aiter.md"
 
 
 def test_the_page_has_a_line_for_each_kernel():
-    """What it names exists, and nothing is called done without a function and a judge."""
+    """The names it mentions exist, and nothing is marked as done without a function and a test."""
     text = PAGE.read_text().partition("| kernel | function | judge | status |")[2]
     lines = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "/" in line
@@ -1489,7 +1489,7 @@ def test_the_example_of_the_page_runs():
 
 @of("gemm_a8w8_blockscale", "gemm_a8w8_blockscale_bpreshuffle", "flatmm_a8w8_blockscale_ASM")
 def test_products_with_scales_of_blocks(target):
-    """Weights in the shuffled order: tests/test_scaled_matmul_blocks.py. Ones are in any order what they are."""
+    """Weights in the shuffled order are tested in tests/test_scaled_matmul_blocks.py. Ones are the same in any order."""
     m, n, k = 17, 128, 256
     ones = torch.ones(n, k).to(quantize(draw(1, 8), QuantSpec("fp8"))[0].dtype)
     x, x_scale = ones[:m], torch.rand(m, k // 128, generator=torch.Generator().manual_seed(1))
@@ -1591,7 +1591,7 @@ def test_unified_attention_to_8_bits(target):
 @of("mla_decode_fwd")
 @pytest.mark.parametrize("page", [1, 16])
 def test_mla_decode(target, page):
-    """Lists of pages without room between them, as AITER's callers make them."""
+    """Page lists without gaps between them, as AITER's callers make them."""
     lengths = [100, 0, 33]
     problem = draw_latent(lengths, [2, 1, 4], heads=16, page=page)
     q, cache, table, _, ends, longest = problem.arguments()

@@ -16,7 +16,7 @@ TESTED = set()
 
 
 def of(*names):
-    """The names that a test is of."""
+    """Declare the names that a test covers."""
     TESTED.update(names)
     return lambda test: test
 
@@ -37,7 +37,7 @@ def starts_of(counts):
 
 
 def exact(q, k, v, causal, cap, scale):
-    """Of the tokens [n, heads, D] of one sequence, the last of whose keys are their own, in q's dtype."""
+    """The tokens [n, heads, D] of one sequence, whose own keys are the last ones, in q's dtype."""
     group = q.shape[1] // k.shape[1]
     k, v = (each.repeat_interleave(group, 1).transpose(0, 1) for each in (k, v))
     scores = scale * (q.transpose(0, 1) @ k.mT)
@@ -61,7 +61,7 @@ def within(out, wide, narrow):
 )
 @pytest.mark.parametrize("causal, cap, scale", [(True, 0.0, None), (False, 4.0, 0.3)])
 def test_extend_attention(target, dtype, head_dim, heads, key_heads, causal, cap, scale):
-    """Prefixes of rows in no order, among rows of NaN; one of no keys, and a sequence of no tokens."""
+    """Prefixes of rows in random order, among rows of NaN; one without keys, and a sequence without tokens."""
     before, counts = [70, 0, 33, 5, 1], [3, 17, 0, 1, 2]
     starts, ends = starts_of(before), starts_of(counts)
     rows = torch.randperm(sum(before) + 20, generator=torch.Generator().manual_seed(1))[: sum(before)]
@@ -112,7 +112,7 @@ def scales_of(problem, layout, kind):
 @of("pa_fwd_asm")
 @pytest.mark.parametrize("codes", [None, "fp8", "int8"])
 def test_pa_fwd_asm(target, codes):
-    """A scale of each key, one token of each sequence, several, and packed ones."""
+    """A scale per key; one token per sequence, several, and packed ones."""
     for queries in (1, 3, [2, 1, 0, 4]):
         problem = problem_of(target, "asm", codes, queries)
         q, k, v, table, lengths, ends, most = problem.arguments()
@@ -215,7 +215,7 @@ def test_paged_attention_decode(target, codes, kind):
 @pytest.mark.parametrize("codes", [None, "fp8"])
 @pytest.mark.parametrize("head_dim, page", [(64, 16), (128, 32)])
 def test_prompts_in_chunks(target, codes, head_dim, page):
-    """Sequences of one token and of many. context_attention_fwd gets the new keys beside caches without them."""
+    """Sequences of one token and of many. context_attention_fwd gets the new keys separately from caches that lack them."""
     counts, lengths = [3, 1, 17, 30], [50, 20, 17, 70]
     problem = problem_of(target, "paged", codes, counts, lengths, head_dim=head_dim, page=page)
     q, k, v, table, used, ends, most = problem.arguments()

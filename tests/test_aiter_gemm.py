@@ -35,7 +35,7 @@ NEWER = {
 
 
 def of(*names):
-    """The names that a test is of."""
+    """Declare the names that a test covers."""
     TESTED.update(names)
     return lambda test: test
 
@@ -84,13 +84,13 @@ def check(out, reference, dtype=BF16):
 
 
 def place(*shape, dtype=BF16):
-    """Where a caller wants a result: not contiguous, and full of NaN."""
+    """A caller's output tensor: not contiguous, and full of NaN."""
     wide = torch.full((*shape[:-1], shape[-1] + 3), torch.nan, dtype=dtype)
     return wide[..., : shape[-1]]
 
 
 def blocks(target, rows, k, of_rows, seed, exponents=6):
-    """e4m3 codes, a float32 scale for each of_rows by 128 of them, and their values in float64."""
+    """e4m3 values, a float32 scale for each of_rows by 128 of them, and their dequantized values in float64."""
     codes = draw(rows, k, dtype=F32, seed=seed).to(float8(target))
     shape = (-(-rows // of_rows), -(-k // 128))
     powers = torch.randint(-exponents, exponents + 1, shape, generator=generator(seed + 1))
@@ -100,7 +100,7 @@ def blocks(target, rows, k, of_rows, seed, exponents=6):
 
 
 def float4(rows, k, seed, exponents=6):
-    """e2m1 codes, two in a byte, an e8m0 scale for each 32, and their values in float64."""
+    """e2m1 values, two per byte, an e8m0 scale for each 32, and their dequantized values in float64."""
     codes = torch.randint(0, 256, (rows, k // 2), generator=generator(seed)).to(torch.uint8)
     low, high = 127 - exponents, 128 + exponents
     scales = torch.randint(low, high, (rows, k // 32), generator=generator(seed + 1)).to(torch.uint8)
@@ -108,7 +108,7 @@ def float4(rows, k, seed, exponents=6):
 
 
 def in_float4(x):
-    """Values of x in MXFP4 as AITER's Triton kernels quantise it: the exponent of the largest magnitude of 32 less 2, one more from a
+    """Values of x in MXFP4 as AITER's Triton kernels quantize it: the exponent of the largest magnitude of 32 less 2, one more from a
     mantissa of 1.75 on, and half-way cases away from zero."""
     groups = x.double().unflatten(-1, (-1, 32))
     largest = groups.abs().amax(-1, keepdim=True)
@@ -129,7 +129,7 @@ def in_float8(x, target):
 
 
 def panels(w):
-    """A shuffled weight in the shape that Triton kernels take."""
+    """A shuffled weight in the shape that Triton kernels expect."""
     return tiled(w).view(w.shape[0] // 16, w.shape[1] * 16)
 
 
@@ -424,7 +424,7 @@ def test_pairs_with_4_bits(gfx950, m, n, k):
 
 
 def factors(m, n):
-    """Numbers, tensors of one element, and of all."""
+    """Numbers, tensors of one element, and full tensors."""
     one, all_ = torch.tensor([1.5]), draw(m, n, seed=8) * 30
     return [
         (2.0, 5),
@@ -462,7 +462,7 @@ def test_additions_to_4_bits(gfx950, m, n, k):
 
 
 def check_split_cat(function, operands, c, y, s1, s2):
-    """The copy of y is its own bytes."""
+    """The copy of y has the same bytes."""
     x, w, x_scale, w_scale = operands
     first, second = function(x, w, y, x_scale, w_scale, s1, s2)
     heads = c.view(y.shape[0], y.shape[1], s1 + s2)

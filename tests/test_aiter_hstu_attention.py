@@ -19,7 +19,7 @@ def target(request):
 
 
 def problem():
-    """q, k, v and the gradient of the result; two sequences and an empty one, of int64 as AITER's tests have them."""
+    """q, k, v and the gradient of the result; two sequences and an empty one, with int64 offsets as in AITER's tests."""
     generator = torch.Generator().manual_seed(0)
     tensors = [torch.randn(100, 2, 64, generator=generator).to(BF16) for _ in range(4)]
     return tensors, torch.tensor([0, 67, 67, 100]), torch.tensor([5, 0, 33])

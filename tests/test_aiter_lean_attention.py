@@ -26,7 +26,7 @@ def draw(*shape, dtype=BF16, seed=0):
 
 
 def exact(q, k, v, scale, causal=False):
-    """Of [n, heads, D] in q's dtype; as many keys as queries with a mask."""
+    """[n, heads, D] in q's dtype; as many keys as queries if there is a mask."""
     k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], 1).transpose(0, 1) for each in (k, v))
     scores = scale * (q.transpose(0, 1) @ k.mT)
     if causal:
@@ -54,7 +54,7 @@ def ends_of(blocks):
 @pytest.mark.parametrize("blocks", [[3, 1, 0, 7], [2]], ids=str)
 @pytest.mark.parametrize("rows", [1, 16, 17])
 def test_ragged(target, dtype, head_dim, heads, key_heads, blocks, rows):
-    """Also with scores that grow along the keys, and a scale that is not 1 / sqrt(D)."""
+    """Also with scores that grow along the keys, and a scale other than 1 / sqrt(D)."""
     keys, ends = [64 * each for each in blocks], ends_of(blocks)
     q = draw(rows * len(blocks), heads, head_dim, dtype=dtype)
     k, v = (draw(sum(keys), key_heads, head_dim, dtype=dtype, seed=seed) for seed in (1, 2))
@@ -77,7 +77,7 @@ def test_ragged(target, dtype, head_dim, heads, key_heads, blocks, rows):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_one_length(target, causal):
-    """batch_num_block_n is not looked at."""
+    """batch_num_block_n is ignored."""
     batch, length, scale = 3, 100, 0.2
     rows = length if causal else 5
     q = draw(batch * rows, 4, 128)
@@ -88,7 +88,7 @@ def test_one_length(target, causal):
 
 @pytest.mark.parametrize("invariant", [False, True])
 def test_a_table_for_each_head(target, invariant):
-    """Blocks in no order, and NaN in those of no sequence."""
+    """Blocks in random order, and NaN in those of no sequence."""
     heads, batch, rows, block, head_dim, blocks = 3, 3, 16, 32, 64, [5, 1, 2]
     ends = ends_of(blocks)
     places = torch.stack(

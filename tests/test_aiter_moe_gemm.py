@@ -24,7 +24,7 @@ N, K = 96, 288
 
 
 def of(*names):
-    """The names that a test is of."""
+    """Declare the names that a test covers."""
     TESTED.update(names)
     return lambda test: test
 
@@ -44,7 +44,7 @@ def gfx950():
 
 
 def routed(seed=0):
-    """AITER's routing data, gather and scatter indices of random experts, one of which is empty; each token has two."""
+    """AITER's routing data, gather and scatter indices for random experts, one of which is empty; each token has two experts."""
     ids = torch.rand(TOKENS, EXPERTS - 1, generator=generator(seed)).argsort(1)[:, :K_OF_TOKENS]
     ids = torch.where(ids == 2, EXPERTS - 1, ids).reshape(-1)
     gather = ids.argsort(stable=True).to(I32)
@@ -56,13 +56,13 @@ def routed(seed=0):
 
 
 def experts_weights(seed=3):
-    """w (EXPERTS, K / 2, N) with K along memory, its scales (EXPERTS, K / 32, N), and values (EXPERTS, K, N) in float64."""
+    """w (EXPERTS, K / 2, N) with K contiguous in memory, its scales (EXPERTS, K / 32, N), and values (EXPERTS, K, N) in float64."""
     codes, scales, values = float4(EXPERTS * N, K, seed, exponents=2)
     return [each.view(EXPERTS, N, -1).mT for each in (codes, scales, values)]
 
 
 def tokens_of(format, rows, seed=7):
-    """x, x_scales, the static scale, and the values of all."""
+    """x, x_scales, the static scale, and the dequantized values."""
     if format == "fp4":
         codes, scales, values = float4(rows, K, seed, exponents=2)
         return codes, scales, None, values
@@ -121,7 +121,7 @@ def test_rows_of_experts(gfx950, format, gathered):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_swizzled_scales(gfx950, format):
-    """As AITER swizzles them: N a multiple of 32, and of K / 32 one of 8."""
+    """Swizzled as AITER does: N a multiple of 32, and K / 32 a multiple of 8."""
     routing, gather, _, expert = routed()
     codes, scales, of_w = float4(EXPERTS * N, 512, 3, exponents=2)
     w, scales = codes.view(EXPERTS, N, 256).mT, scales.view(EXPERTS, N, 16)
@@ -196,7 +196,7 @@ def test_results_of_8_bits(gfx950):
 
 
 def sorted_choices(ids, block, absent=()):
-    """What moe_align_block_size gives: blocks of absent experts are -1's."""
+    """The output of moe_align_block_size: blocks of absent experts are marked -1."""
     places = ids.numel() + EXPERTS * (block - 1)
     entries, experts = (
         torch.full((places,), ids.numel(), dtype=I32),
@@ -256,7 +256,7 @@ def test_blocks_of_experts(target, dtype, weighted):
 
 
 def test_what_is_in_no_block_stays(target):
-    """Places behind num_tokens_post_padded, too; a place that is not contiguous, and triton's dtypes."""
+    """Including places past num_tokens_post_padded; a non-contiguous output, and triton's dtypes."""
     arguments, sums, _ = layer_arguments(BF16)
     entries, experts, _ = arguments[-3:]
     past = torch.tensor([16], dtype=I32)

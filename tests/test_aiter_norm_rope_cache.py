@@ -52,7 +52,7 @@ def normal(x, weight, eps):
 
 
 def turned(x, cos, sin, neox):
-    """x (tokens, heads, features) in float64, its first features by a row of each token."""
+    """x (tokens, heads, features) in float64, with its first features rotated by each token's row."""
     x, count = x.double(), 2 * cos.shape[-1]
     part, rest = x[..., :count], x[..., count:]
     a, b = part.chunk(2, -1) if neox else part.unflatten(-1, (-1, 2)).unbind(-1)

@@ -20,7 +20,7 @@ def draw(rows, columns, seed=0):
 
 
 def nucleus(probs, top_p):
-    """The most probable columns of a row, the fewest that reach top_p of it."""
+    """The smallest set of most probable columns of a row that reaches top_p of its total."""
     order = probs.argsort(descending=True, stable=True)
     before = probs[order].double().cumsum(0) - probs[order]
     return set(order[before < top_p * probs.double().sum()].tolist())

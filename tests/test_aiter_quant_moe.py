@@ -20,7 +20,7 @@ def target(request):
 
 
 def draw(*shape, dtype=BF16, seed=0):
-    """Of magnitudes from 2^-20 to 2^20 by rows; a group of zeros."""
+    """Rows with magnitudes from 2^-20 to 2^20; a group of zeros."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(shape, generator=generator) * torch.exp2(
         torch.randint(-20, 20, shape[:1], generator=generator)
@@ -30,7 +30,7 @@ def draw(*shape, dtype=BF16, seed=0):
 
 
 def described(x, axis, largest):
-    """Of each element: its value over its scale, and the scale's byte by groups; groups of 32 along axis, which is put last."""
+    """For each element its value over its scale, and the scale's byte per group; groups of 32 along axis, which is moved last."""
     x = x.float().transpose(axis, -1)
     columns = x.shape[-1]
     padded = torch.nn.functional.pad(x, (0, -columns % 32)).unflatten(-1, (-1, 32))

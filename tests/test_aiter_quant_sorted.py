@@ -29,7 +29,7 @@ def target(request):
 
 
 def draw(rows, columns):
-    """Of many magnitudes, a row of zeros among them."""
+    """Values of many magnitudes, including a row of zeros."""
     generator = torch.Generator().manual_seed(rows)
     x = torch.randn(rows, columns, generator=generator) * 10.0 ** torch.randint(
         -4, 4, (rows, 1), generator=generator
@@ -46,12 +46,12 @@ def sorting(tokens, k, experts=6, block=32):
 
 
 def address(padded, x, y):
-    """mx_scale_shuffle_idx of AITER."""
+    """AITER's mx_scale_shuffle_idx."""
     return (x // 32 * padded) * 32 + y // 8 * 256 + y % 4 * 64 + x % 16 * 4 + y % 8 // 4 * 2 + x % 32 // 16
 
 
 def placed(scales, sorted_ids, valid, tokens, zero=()):
-    """Scales (rows, groups) where AITER's kernels put them, and 127 elsewhere."""
+    """Scales (rows, groups) at the addresses AITER's kernels use, and 127 elsewhere."""
     slots, groups = scales.shape[0] // tokens, scales.shape[1]
     padded = -(-groups // 8) * 8
     right = torch.full((-(-len(sorted_ids) // 32) * 32 * padded,), 127, dtype=U8)
@@ -107,7 +107,7 @@ def test_mxfp8():
 
 @pytest.mark.parametrize("of_slots", [False, True])
 def test_rows_that_do_not_count(target, of_slots):
-    """Of two tokens' three slots: a row of input has codes of 0 where none of its sorted rows counts."""
+    """Two tokens with three slots: an input row none of whose sorted rows counts is quantized to 0."""
     tokens, k = 2, 3
     sorted_ids, weights, _, valid = sorting(tokens, k)
     x = draw(12, 64)[: tokens * k if of_slots else tokens]

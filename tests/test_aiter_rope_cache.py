@@ -27,7 +27,7 @@ NEWER = {
 
 
 def of(*names):
-    """The names that a test is of."""
+    """Declare the names that a test covers."""
     TESTED.update(names)
     return lambda test: test
 

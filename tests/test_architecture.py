@@ -45,7 +45,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 
 
 def included_files(path: Path):
-    """Paths below csrc/ that a source includes, found the way the compiler finds them."""
+    """Paths below csrc/ that a source includes, resolved as the compiler resolves them."""
     for name in INCLUDE.findall(path.read_text()):
         beside, from_root = (path.parent / name).resolve(), (CSRC / name).resolve()
         target = beside if beside.exists() else from_root
@@ -80,7 +80,7 @@ def test_includes_follow_the_arrows(folder):
 
 
 def test_the_machine_knows_no_cycle_model():
-    """machine/launch_trace.h is the seam: simulator/timing/ follows what waves do, and nothing below it includes it."""
+    """machine/launch_trace.h is the interface: simulator/timing/ follows what waves do, and nothing below it includes it."""
     allowed = (
         "isa/",
         "code_object/",
@@ -107,7 +107,7 @@ def test_the_arrows_can_be_broken():
 
 
 def test_operations_do_not_include_each_other():
-    """The build finds their folders and their bindings; nothing else knows one."""
+    """The build finds their folders and their bindings; nothing else refers to an operation."""
     for folder in {operation.folder for operation in operations.every()}:
         names = {folder, *(operation.name for operation in operations.every() if operation.folder == folder)}
         own = (f"kernels/{folder}/", f"torch/{folder}_", *(f"torch/{name}." for name in names))
@@ -188,7 +188,7 @@ def test_no_two_test_files_share_a_name():
 
 
 def _imported(path: Path, modules: dict[str, Path]) -> set[Path]:
-    """The files of `modules`, by dotted name, that a Python file imports, at its top or inside a function."""
+    """The files of `modules`, by dotted name, that a Python file imports, at the top level or inside a function."""
     package = next((name for name, where in modules.items() if where == path), "").split(".")[:-1]
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):

@@ -45,7 +45,7 @@ def written_out(q, k, v, scale, mask, dtype, scale_first=False):
 
 
 def assert_parity(q, k, v, *, causal=False, window=(-1, -1), scale=None):
-    """Ours within 2x the error of the worse of PyTorch's own fused attention and the same steps written out."""
+    """Ours within 2x the larger error of PyTorch's own fused attention and the same steps written out."""
     out, lse = hipkittens.attention(q, k, v, causal=causal, window_size=window, scale=scale, return_lse=True)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     mask = hidden(q.shape[1], k.shape[1], causal, window)
@@ -79,7 +79,7 @@ MASKS = ((False, (-1, -1)), (True, (-1, -1)), (True, (20, -1)), (False, (40, 9))
 
 
 def covering_cases():
-    """Each length with each mask and dtype; heads, sizes and batches rotate through with periods that share no factor."""
+    """Each length with each mask and dtype; heads, sizes and batches cycle with coprime periods."""
     for number, (lengths, mask, dtype) in enumerate(itertools.product(LENGTHS, MASKS, (BF16, F16))):
         yield lengths, HEADS[number % 6], SIZES[(number // 2) % 5], 1 + number % 3 // 2, mask, dtype, number
 

@@ -24,7 +24,7 @@ def target(request):
 
 
 def drawn(function, *arguments, seed=0, **options):
-    """What function gives, and the two seeds that its attention takes from torch's generator."""
+    """The function's result, and the two seeds that its attention takes from torch's generator."""
     torch.manual_seed(seed)
     philox_seed = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64)
     torch.manual_seed(seed)
@@ -38,8 +38,8 @@ def kept(seed, p, batch, heads, n_q, n_k):
 
 
 def mask_from_outputs(p, batch, heads, key_heads, n_q, n_k, size=64, **options):
-    """Which weights attention keeps, read out of its results: queries of zero weigh all keys alike, and the values of one
-    key at a time are 1, each key in a column of its own."""
+    """The weights that attention keeps, derived from its results: zero queries weigh all keys alike, and the values of one
+    key at a time are 1, each key in its own column."""
     result = torch.empty(batch, heads, n_q, n_k, dtype=torch.bool)
     q, k = (
         torch.zeros(batch, n_q, heads, size, dtype=F16),
@@ -64,7 +64,7 @@ def mask_from_outputs(p, batch, heads, key_heads, n_q, n_k, size=64, **options):
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_the_mask(target, p):
-    """Bit for bit the oracle's, as many kept as the binomial law allows, and neighbours that know nothing of each other."""
+    """Bitwise equal to the oracle's, with as many kept as the binomial distribution allows, and independent of neighboring elements."""
     batch, heads, n_q, n_k = 2, 2, 131, 193
     mask, seed = mask_from_outputs(p, batch, heads, 1, n_q, n_k)
     assert torch.equal(mask, kept(seed, p, batch, heads, n_q, n_k))
@@ -81,7 +81,7 @@ def test_the_mask(target, p):
 
 
 def test_the_mask_does_not_depend_on_tiles_or_masks(target):
-    """Of the same places, whatever the head size, the other rows and the window."""
+    """The same elements are kept for any head size, other rows and window."""
     expected, _ = mask_from_outputs(0.4, 1, 2, 2, 40, 70)
     for size in (128, 256):
         assert torch.equal(mask_from_outputs(0.4, 1, 2, 2, 40, 70, size)[0], expected)
@@ -135,7 +135,7 @@ def test_packed_sequences_have_masks_of_their_own(target):
 
 
 def written_out(q, k, v, scale, hide, factor, scale_first=False):
-    """Attention in the dtype of its inputs, each weight times its factor; also the LSE."""
+    """Attention in the dtype of its inputs, each weight multiplied by its dropout factor; also the LSE."""
     group = q.shape[2] // k.shape[2]
     q, k, v = q.transpose(1, 2), *(t.repeat_interleave(group, dim=2).transpose(1, 2) for t in (k, v))
     scores = (q * scale) @ k.mT if scale_first else (q @ k.mT) * scale
@@ -146,7 +146,7 @@ def written_out(q, k, v, scale, hide, factor, scale_first=False):
 
 
 def worst_ratio(q, k, v, grad_out, p, *, causal=False, window=NO_WINDOW, wrong_mask=False):
-    """Errors of output and gradients over those of PyTorch's own steps with the same mask (the worse of two orders)."""
+    """Errors of output and gradients over those of PyTorch's own steps with the same mask (the larger of two orders)."""
     scale = q.shape[-1] ** -0.5
     hide = hidden(q.shape[1], k.shape[1], causal, window)
     leaves = [tensor.detach().requires_grad_() for tensor in (q, k, v)]

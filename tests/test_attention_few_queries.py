@@ -18,7 +18,7 @@ def target(request):
 
 
 def was_split(rows):
-    """The last launch joined splits: 16 rows in a workgroup, no matrix products."""
+    """Whether the last launch merged splits: 16 rows per workgroup, no matrix products."""
     report = hipkittens.simulate.report()
     return report["mfma_instructions"] == 0 and report["workgroups"] == -(-rows // 16)
 
@@ -39,7 +39,7 @@ def test_parity(target, batch, n_q, n_k, heads, key_heads, size, dtype, options)
 
 
 def loaded_bytes(call):
-    """By tensor, of each launch of the call."""
+    """Bytes loaded per tensor, for each launch of the call."""
     _simulator.record_launches(True)
     try:
         call()
@@ -52,7 +52,7 @@ def loaded_bytes(call):
 
 @pytest.mark.parametrize(("n_k", "size"), [(500, 64), (500, 128), (500, 256), (16384, 128)])
 def test_keys_are_read_once_for_a_group(target, n_k, size):
-    """Decode at 8 query heads to one key head; of split keys, the partial results are read besides."""
+    """Decode with 8 query heads per key head; with split keys, the partial results are read as well."""
     q, k, v = tensors(2, 1, n_k, 16, 2, size)
     cache = k.nbytes + v.nbytes
     forward, *combine = loaded_bytes(lambda: hipkittens.attention(q, k, v, causal=True))
@@ -63,7 +63,7 @@ def test_keys_are_read_once_for_a_group(target, n_k, size):
 
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"window_size": (30, 2)}])
 def test_packed_groups(target, options):
-    """Sequences of few queries, whose rows are pairs of a query and a head; each as it is by itself."""
+    """Sequences of few queries, whose rows are (query, head) pairs; each gives the results it gives alone."""
     lengths_q, lengths_k = (1, 2, 0, 5, 17), (255, 1, 70, 257, 17)
     q, _, _ = tensors(1, sum(lengths_q), 1, 10, 2, 72)
     _, k, v = tensors(1, 1, sum(lengths_k), 10, 2, 72, seed=1)
@@ -109,7 +109,7 @@ def test_strided_rows(target):
 
 
 def test_packed_sequences(target):
-    """Of different lengths, one of them without keys and one without queries; each against PyTorch by itself."""
+    """Of different lengths, one of them without keys and one without queries; each compared with PyTorch separately."""
     lengths_q, lengths_k = (1, 2, 0, 40), (1900, 0, 70, 1200)
     q, _, _ = tensors(1, sum(lengths_q), 1, 4, 2, 64)
     _, k, v = tensors(1, 1, sum(lengths_k), 4, 2, 64, seed=1)
@@ -136,7 +136,7 @@ def test_packed_sequences(target):
 
 
 def test_gradients(target):
-    """The backward takes the joined LSE like any other."""
+    """The backward uses the merged LSE like any other."""
     q, k, v = tensors(1, 3, 1100, 2, 1, 64)
     leaves = [tensor.clone().requires_grad_() for tensor in (q, k, v)]
     out = hipkittens.attention(*leaves)

@@ -65,7 +65,7 @@ def gradients(function, inputs, grad_out, grad_lse=None, dtype=None):
 
 
 def magnitudes(q, k, v, grad_out, scale, mask):
-    """The largest sums of absolute values that each gradient is made of."""
+    """The largest sums of absolute values of the terms of each gradient."""
     group = q.shape[2] // k.shape[2]
     q, k, v, grad_out = (t.double().transpose(1, 2) for t in (q, k, v, grad_out))
     k, v = (t.repeat_interleave(group, dim=1) for t in (k, v))
@@ -82,7 +82,7 @@ def ours(q, k, v, scale, causal, window):
 
 
 def assert_parity(q, k, v, grad_out, *, causal=False, window=NO_WINDOW, scale=None, grad_lse=None):
-    """Each gradient within 2x the error of the worse of PyTorch's own attentions, largest and RMS."""
+    """Each gradient within 2x the larger error of PyTorch's own attentions, largest and RMS."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     mask = hidden(q.shape[1], k.shape[1], causal, window)
     inputs = (q, k, v)
@@ -108,7 +108,7 @@ MASKS = ((False, NO_WINDOW), (True, NO_WINDOW), (True, (20, -1)), (False, (40, 9
 
 
 def covering_cases():
-    """Each length with each mask and dtype; heads, sizes and batches rotate through with periods that share no factor."""
+    """Each length with each mask and dtype; heads, sizes and batches cycle with coprime periods."""
     for number, (lengths, mask, dtype) in enumerate(itertools.product(LENGTHS, MASKS, (BF16, F16))):
         yield lengths, HEADS[number % 6], SIZES[(number // 2) % 5], 1 + number % 3 // 2, mask, dtype, number
 
@@ -156,7 +156,7 @@ def test_parity_of_large_scores_and_odd_scales(target, dtype):
 
 @pytest.mark.parametrize("dtype", [BF16, F16])
 def test_parity_with_rows_far_larger_than_others(target, dtype):
-    """Sums of dQ have a unit that the largest key and value decide: small rows beside them keep their accuracy."""
+    """The unit in which dQ is summed depends on the largest key and value: small rows among them keep their accuracy."""
     q, k, v, grad_out = tensors(1, 70, 600, 4, 2, 64, dtype)
     k[:, 450, :, :5] *= 16
     v[:, 17] *= 16
@@ -204,7 +204,7 @@ def test_the_bar_sees_a_wrong_result(target):
 
 
 def test_strides_of_the_gradient(target):
-    """Any strides give the bits of a contiguous gradient; so do strides of zero."""
+    """Any strides, including zero, give the same bits as a contiguous gradient."""
     q, k, v, grad_out = tensors(2, 50, 70, 6, 2, 40)
 
     def from_gradient(given):

@@ -48,7 +48,7 @@ def test_beside_float64(target, dtype, tokens, heads, size):
 
 @BOTH
 def test_rows_without_keys(target):
-    """Whatever they hold; +inf is flash-attn's word for them."""
+    """With any contents; flash-attn marks them by +inf."""
     a, lse_a, b, lse_b = parts(6, 2, 16, torch.bfloat16)
     a[0], a[2], b[1], b[2] = NAN, INF, NAN, NAN
     lse_a[:, 0], lse_a[:, 2], lse_b[:, 1], lse_b[:, 2] = -INF, INF, INF, -INF
@@ -74,7 +74,7 @@ def test_strides(target):
 
 @BOTH
 def test_two_halves_of_a_cache(target):
-    """A prefix that a query sees all of, and the keys behind it, beside all keys at once."""
+    """A prefix that a query sees entirely, and the keys after it, compared with all keys at once."""
     problem = draw_paged([200], 2, heads=4, head_dim=64, page=16)
     q, k, v, table, _, _, _ = problem.arguments()
 

@@ -64,7 +64,7 @@ def test_heads_and_tokens(target, heads, queries):
 @BOTH
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_prompt_in_chunks(target, causal):
-    """Sequences of different numbers of tokens, also of more tokens than keys, and of none; rows of q behind the last one."""
+    """Sequences with different numbers of tokens, also with more tokens than keys, and with none; rows of q past the last one."""
     problem = draw_latent([200, 33, 20, 17, 3, 0], [40, 1, 0, 17, 5, 1], heads=4, page=32)
     out, _ = check(target, problem, causal=causal)
     whole = torch.cat((problem.q, torch.full((3, 4, 576), NAN).to(problem.q)))
@@ -86,7 +86,7 @@ def test_splits(target, num_splits):
 @BOTH
 @pytest.mark.parametrize("part", ["latent", "rotary"])
 def test_each_part_of_the_score_alone(target, part):
-    """With all of a query's features but the latent's, or the rotary ones, zero: weights then follow from the others."""
+    """With all of a query's features zero except the latent's, or except the rotary ones: weights then follow from the others."""
     problem = draw_latent([130, 40], heads=16)
     hidden = slice(512, 576) if part == "latent" else slice(0, 512)
     problem.q[..., hidden] = 0
@@ -127,7 +127,7 @@ def test_caches_of_8_bits(target, dtype, page, scale):
 @BOTH
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_a_cache_of_8_bits_is_what_it_holds(target, dtype):
-    """The same bits as of a cache of q's dtype that holds the same numbers."""
+    """Bitwise equal to a cache of q's dtype that holds the same numbers."""
     problem = draw_latent([300], heads=16, dtype=dtype, cache_dtype=CODES[target])
     wide = dataclasses.replace(problem, kv_cache=problem.kv_cache.to(dtype))
     # In "fast" arithmetic a host with AMX has its own order of sums for each type of codes.
@@ -145,7 +145,7 @@ def widened(problem):
 @pytest.mark.parametrize("page", [64, 1, 5])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.float8_e4m3fn], ids=str)
 def test_rows_with_scales_of_their_own(target, heads, page, dtype):
-    """The same bits as of a cache of 16 bits that holds the same numbers."""
+    """Bitwise equal to a 16-bit cache that holds the same numbers."""
     problem = draw_latent([0, 1, 257, page + 1], 2, heads=heads, page=page, scaled_rows=True)
     given = dataclasses.replace(problem, kv_cache=problem.kv_cache.view(dtype))
     options = {"num_splits": 2, "sinks": torch.linspace(-1, 1, heads)}
@@ -160,7 +160,8 @@ def test_rows_with_scales_of_their_own(target, heads, page, dtype):
 @BOTH
 @pytest.mark.parametrize("heads", [1, 40])
 def test_every_code_of_a_row_and_any_scale(target, heads):
-    """-0 and subnormal codes, each code in each quarter of a lane's word, scales of both signs and over 2^60; a key with a NaN is one."""
+    """-0 and subnormal values, each bit pattern in each quarter of a lane's word, scales of both signs and over 2^60; a key with a NaN
+    is one."""
     rows = torch.zeros(16, 1, 656, dtype=torch.uint8)
     codes = torch.arange(256, dtype=torch.uint8)
     for row in range(16):
@@ -250,7 +251,7 @@ def test_no_entry_is_read_where_there_is_no_key(target):
 
 @BOTH
 def test_lists_of_blocks(target):
-    """The blocks of all sequences in one list, in another order than the sequences, with numbers of no block between them."""
+    """The blocks of all sequences in one list, in another order than the sequences, with invalid block numbers between them."""
     problem = draw_latent([100, 0, 33], [2, 1, 4], heads=16, page=16)
     rows = [row[: -(-length // 16)] for row, length in zip(problem.block_table, (100, 0, 33), strict=True)]
     unused = torch.full((2,), UNUSED, dtype=torch.int32)
@@ -281,7 +282,7 @@ def test_nothing(target):
 
 @BOTH
 def test_strides(target):
-    """q between other columns, a cache without a dimension of one head, a column of a wider table."""
+    """q between other columns, a cache without the dimension for its one head, a column of a wider table."""
     problem = draw_latent([50, 33], heads=4)
     expected, _ = check(target, problem)
     wide = torch.full((2, 6, 600), NAN, dtype=torch.bfloat16)
@@ -304,7 +305,7 @@ def test_strides(target):
 @BOTH
 @pytest.mark.parametrize("kind", ["16 bits", "codes", "scaled rows"])
 def test_pages_beyond_4_gib(target, kind):
-    """The same bits as of the same pages moved low, of a cache of which only those are ever touched."""
+    """Bitwise equal to the same pages at low addresses, with a cache of which only those pages are ever touched."""
     codes, scaled_rows = kind == "codes", kind == "scaled rows"
     low = draw_latent(
         [70],
@@ -332,7 +333,7 @@ def test_pages_beyond_4_gib(target, kind):
 @BOTH
 @pytest.mark.parametrize("heads", [16, 80])
 def test_alone_and_among_others(target, heads):
-    """One part: the bits do not depend on what else is in the batch, nor on the room in its table."""
+    """One split: the bits do not depend on the rest of the batch, nor on the width of its table."""
     problem = draw_latent([300, 5, 77], heads=heads)
     with hipkittens.simulate(target):
         together = attention_mla(*problem.arguments(), scale=SCALE, num_splits=1)
@@ -346,7 +347,7 @@ def test_alone_and_among_others(target, heads):
 
 @BOTH
 def test_rows_are_loaded_once(target):
-    """As keys and as values, for all 16 heads; each of the four waves loads a tile behind its last one, all lanes the same row."""
+    """As keys and as values, for all 16 heads; each of the four waves loads a tile past its last one, with all lanes on the same row."""
     problem = draw_latent([4096], heads=16)
     with hipkittens.simulate(target):
         (launch,) = loaded_bytes(lambda: attention_mla(*problem.arguments(), scale=SCALE, num_splits=1))
@@ -355,7 +356,7 @@ def test_rows_are_loaded_once(target):
 
 @BOTH
 def test_rows_are_loaded_once_for_64_rows(target):
-    """By the four waves together, and a tile behind the last one."""
+    """By the four waves together, and a tile past the last one."""
     problem = draw_latent([2048], 2, heads=32)
     with hipkittens.simulate(target):
         (launch,) = loaded_bytes(lambda: attention_mla(*problem.arguments(), scale=SCALE, num_splits=1))

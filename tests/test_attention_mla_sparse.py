@@ -85,7 +85,7 @@ def test_first_entries_alone(target):
 
 @BOTH
 def test_holes_do_not_matter_to_a_bit(target):
-    """A list with holes has the bits of the same list without them, and those of attention_mla to pages of one key."""
+    """A list with holes gives the bits of the same list without them, and those of attention_mla with pages of one key."""
     problem = draw_sparse([70, 33], 200, heads=4)
     keys = problem.kv_cache.shape[0] * problem.kv_cache.shape[1]
     lists = [row[(row >= 0) & (row < keys)] for row in problem.indices]
@@ -106,7 +106,8 @@ def test_holes_do_not_matter_to_a_bit(target):
 
 @BOTH
 def test_every_stride_of_a_cache(target):
-    """Without room between pages, with room that is no multiple of a row, one page, pages of one key, with a dimension of one head."""
+    """Without gaps between pages, with gaps that are no multiple of a row, one page, pages of one key, with a dimension for the one
+    head."""
     problem = draw_sparse([70, 0, 33], 100, heads=4, page=8)
     expected, _ = check(target, problem)
     blocks = problem.kv_cache.shape[0]
@@ -128,7 +129,7 @@ def test_every_stride_of_a_cache(target):
 
 @BOTH
 def test_rows_beyond_4_gib(target):
-    """The same bits as of the same rows moved low, with room between pages, so that rows are not counted one by one."""
+    """Bitwise equal to the same rows at low addresses, with gaps between pages, so that rows are not contiguous."""
     low = draw_sparse([70], 90, heads=4, page=16)
     keys = low.kv_cache.shape[0] * 16
     blocks = int(4.5 * 2**30) // (20 * 1152)
@@ -147,7 +148,7 @@ def test_rows_beyond_4_gib(target):
 @BOTH
 @pytest.mark.parametrize("heads", [4, 40])
 def test_a_token_alone_and_among_others(target, heads):
-    """Batch-invariant: beside so many tokens that the device is filled, and with a list without room behind it."""
+    """Batch-invariant: with enough other tokens to fill the device, and with a list without spare entries."""
     problem = draw_sparse([600, 0, 33, *[5] * 300], 700, heads=heads)
     keys = problem.kv_cache.shape[0] * problem.kv_cache.shape[1]
     alone = problem.indices[0][(problem.indices[0] >= 0) & (problem.indices[0] < keys)][None]
@@ -219,7 +220,7 @@ def test_refused(make, error, message):
 
 
 def test_a_cache_whose_rows_have_no_number_is_refused():
-    """Pages of 16 rows at odd distances, over more than 2^31 steps of what divides them: asked of tensors without memory."""
+    """Pages of 16 rows at odd distances, over more than 2^31 steps of their common divisor: checked with tensors without memory."""
     q = torch.empty(1, 4, 576, dtype=torch.bfloat16, device="meta")
     cache = torch.empty_strided((2**15, 16, 576), (2**18 + 2, 580, 1), dtype=torch.bfloat16, device="meta")
     with pytest.raises(ValueError, match=r"lie at multiples of 2 elements, .* 2\^31 are allowed"):

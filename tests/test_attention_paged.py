@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""attention_paged compared with float64 over layouts, page sizes, groups, masks and score modifications; which memory is never read; refused
-arguments.
+"""attention_paged compared with float64 over layouts, page sizes, groups, masks and score modifications; which memory is never read;
+refused arguments.
 """
 
 import dataclasses
@@ -71,7 +71,7 @@ def test_groups(target, heads, key_heads, queries):
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 def test_a_prompt_in_chunks(target, head_dim, causal):
-    """Sequences of different numbers of tokens, also of more tokens than keys, and of none; rows of q behind the last one."""
+    """Sequences with different numbers of tokens, also with more tokens than keys, and with none; rows of q past the last one."""
     counts = [130, 1, 0, 17, 5, 1]
     problem = draw_paged([200, 33, 20, 17, 3, 0], counts, heads=4, head_dim=head_dim, page=32)
     whole = dataclasses.replace(
@@ -132,7 +132,7 @@ def test_edits_of_scores(target, options, num_splits):
 
 @BOTH
 def test_large_scores(target):
-    """Maxima that come late, and scores that differ by more than exponents of floats."""
+    """Maxima that occur late, and scores whose differences exceed the range of float exponents."""
     problem = draw_paged([257, 100], 1, heads=8, head_dim=64)
     problem.q.mul_(30)
     check(target, problem)
@@ -223,7 +223,7 @@ def test_scales(target, kind, dtype, head_dim, codes, page, layout, queries, num
 
 @BOTH
 def test_values_of_very_different_scales(target):
-    """Weights of float16 times scales from 2^-40 to 2^20, in any order: what is small beside the rest may vanish, nothing overflows."""
+    """Weights of float16 times scales from 2^-40 to 2^20, in any order: values small relative to the rest may vanish, nothing overflows."""
     problem = draw_paged([500, 40], 1, heads=8, head_dim=64, dtype=torch.float16, cache_dtype=torch.int8)
     k_scale, v_scale = (draw_scales(problem, "key", seed=seed) for seed in (4, 5))
     steps = torch.randint(-40, 20, v_scale.shape, generator=torch.Generator().manual_seed(6))
@@ -237,7 +237,7 @@ def test_values_of_very_different_scales(target):
 @BOTH
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_all_codes_of_integers(target, dtype):
-    """Every one as a value, weighted by 1: a sequence of one key gives its value, exactly."""
+    """Every one as a value, weighted by 1: a sequence of one key returns its value exactly."""
     cache = torch.arange(-128, 128).to(torch.int8).view(4, 1, 1, 64)
     table = torch.arange(4, dtype=torch.int32)[:, None]
     q, used = torch.zeros(4, 1, 64, dtype=dtype), torch.ones(4, dtype=torch.int32)
@@ -249,7 +249,7 @@ def test_all_codes_of_integers(target, dtype):
 @BOTH
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_all_codes_of_8_bits(target, dtype):
-    """Every finite code as a value, weighted by 1: a sequence of one key gives its value, exactly."""
+    """Every finite one as a value, weighted by 1: a sequence of one key returns its value exactly."""
     codes = torch.arange(256, dtype=torch.uint8).view(CODES[target])
     codes = codes[codes.float().isfinite()]
     values = torch.zeros(256).to(CODES[target])
@@ -283,7 +283,7 @@ def test_nothing(target):
 
 @BOTH
 def test_strides(target):
-    """q of a fused projection, K and V in one tensor, a column of a wider table, an out between other columns."""
+    """q from a fused projection, K and V in one tensor, a column of a wider table, an out between other columns."""
     problem = draw_paged([50, 33], 1, heads=4, key_heads=2, head_dim=64)
     expected, _ = check(target, problem)
     qkv = torch.full((2, 4 + 2 + 2, 64), NAN, dtype=torch.bfloat16)
@@ -298,7 +298,7 @@ def test_strides(target):
 
 
 def listed(problem):
-    """Arguments of the same problem whose blocks are one list, and where those of each sequence begin."""
+    """Arguments of the same problem with all blocks in one list, and where those of each sequence begin."""
     page = problem.k_cache.shape[1]
     rows = [
         row[: -(-length // page)]
@@ -314,7 +314,7 @@ def listed(problem):
 @pytest.mark.parametrize("page", [1, 16])
 @pytest.mark.parametrize("num_splits", [1, 3])
 def test_blocks_in_one_list(target, page, num_splits):
-    """The same bits as of a table with a row for each sequence."""
+    """Bitwise equal to a table with a row for each sequence."""
     problem = draw_paged(
         [0, 1, 257, 40, 0, page + 1], [2, 1, 3, 0, 1, 2], heads=8, key_heads=2, head_dim=64, page=page
     )
@@ -340,7 +340,7 @@ def test_blocks_in_one_list(target, page, num_splits):
 
 @BOTH
 def test_pages_beyond_4_gib(target):
-    """The same bits as of the same pages moved low, of a cache of which only those are ever touched."""
+    """Bitwise equal to the same pages at low addresses, with a cache of which only those pages are ever touched."""
     page_bytes, used = 16 * 64 * 2, 5
     blocks = int(4.5 * 2**30) // page_bytes
     low = draw_paged([70], 1, heads=4, head_dim=64, spare_pages=0)
@@ -357,7 +357,7 @@ def test_pages_beyond_4_gib(target):
 
 @BOTH
 def test_alone_and_among_others(target):
-    """One part: the bits do not depend on what else is in the batch, nor on the room in its table."""
+    """One split: the bits do not depend on the rest of the batch, nor on the width of its table."""
     problem = draw_paged([300, 5, 77], 1, heads=8, head_dim=128)
     with hipkittens.simulate(target):
         together = attention_paged(*problem.arguments(), num_splits=1)
@@ -390,8 +390,8 @@ def test_several_tokens_are_those_of_one_each(target):
 @BOTH
 @pytest.mark.parametrize("window, most", [((-1, -1), 4096), ((127, 0), 128 + 32)])
 def test_keys_are_loaded_once(target, window, most):
-    """All 8 heads of a group share what is loaded: 4096 keys, or those of the tiles that a window touches; and each of the four waves
-    loads a tile of keys behind its last one, all lanes the same row."""
+    """All 8 heads of a group share loaded keys: 4096 keys, or those of the tiles that a window touches; and each of the four waves
+    loads a tile of keys past its last one, with all lanes on the same row."""
     problem = draw_paged([4096], 1, heads=8, head_dim=128)
     with hipkittens.simulate(target):
         (launch,) = loaded_bytes(
@@ -458,7 +458,7 @@ def of(problem, **changes):
 
 
 def narrow(problem, size=64):
-    """With caches of 8-bit floats of gfx950."""
+    """With 8-bit float caches in gfx950's format."""
     blocks = problem.k_cache.shape[:-1]
     caches = [torch.zeros(*blocks, size).to(torch.float8_e4m3fn) for _ in range(2)]
     return dataclasses.replace(problem, k_cache=caches[0], v_cache=caches[1])

@@ -77,7 +77,7 @@ def test_pages_of_8_keys(target, layout):
 @LAYOUTS
 @pytest.mark.parametrize("codes", [None, "fp8"])
 def test_same_bits_as_rows(target, layout, codes):
-    """Of keys and values in any layout."""
+    """With keys and values in any layout."""
     problem = draw_paged(
         [150, 17, 33], [2, 1, 4], heads=8, key_heads=2, head_dim=128, cache_dtype=dtype_of(codes, target)
     )
@@ -95,7 +95,7 @@ def test_same_bits_as_rows(target, layout, codes):
 @BOTH
 @LAYOUTS
 def test_what_cache_write_has_written(target, layout):
-    """Tokens in slots in any order, then attention to them."""
+    """Tokens written to slots in any order, then attention over them."""
     key, value = (
         torch.randn(40, 2, 64, generator=torch.Generator().manual_seed(seed)).to(BF16) for seed in (1, 2)
     )

@@ -17,7 +17,7 @@ I32 = torch.int32
 @pytest.mark.parametrize("num_splits", [1, 2, 7, 64, 65536])
 @pytest.mark.parametrize("lengths", [[1500, 0, 33, 1, 32], [0, 0], [], [8192] * 5, [-3, 70]])
 def test_plan(lengths, num_splits):
-    """All tiles are some split's, and no split but a sequence's last has fewer than others."""
+    """Every tile belongs to some split, and only a sequence's last split may have fewer tiles than the others."""
     with hipkittens.simulate("gfx950"):
         share, *begins = attention_paged_plan(torch.tensor(lengths, dtype=I32), num_splits).tolist()
     tiles = [max(length + 31, 0) // 32 for length in lengths]
@@ -40,7 +40,7 @@ def test_planned(target, num_splits, head_dim, page, layout, queries):
 
 
 def check_planned(target, problem, num_splits, plan, **options):
-    """As without a plan, within the roundings of both; and beside float64."""
+    """Equal to the result without a plan, within the roundings of both; and compared with float64."""
     expected, sums = check(target, problem, **options)
     with hipkittens.simulate(target, checks="all") as run:
         out, lse = attention_paged(

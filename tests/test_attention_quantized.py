@@ -28,7 +28,7 @@ def target(request):
 
 @pytest.fixture(autouse=True)
 def results_begin_as_nan():
-    """What torch.empty gives in this mode."""
+    """As torch.empty returns in this mode."""
     torch.use_deterministic_algorithms(True)
     assert torch.empty(3, dtype=BF16).isnan().all()
     yield
@@ -36,7 +36,7 @@ def results_begin_as_nan():
 
 
 def draw(n_q, n_k, heads=2, key_heads=2, size=64, value_size=None, dtype=BF16, batch=1, seed=0):
-    """Keys have a mean that is larger than what they differ by."""
+    """Keys have a mean that is larger than their variation."""
     generator = torch.Generator().manual_seed(seed)
     q = torch.randn(batch, n_q, heads, size, generator=generator)
     k = torch.randn(batch, n_k, key_heads, size, generator=generator)
@@ -73,7 +73,8 @@ def codes_of(q, k, v, scale=None, smooth_k=True, blocks=(128, 64)):
 
 
 def assert_parity(q, k, v, *, causal=False, window=(-1, -1), scale=None, smooth_k=True, blocks=(128, 64)):
-    """Beside float64 of the same codes, and PyTorch's float32 with weights rounded as kernels round them; the LSE is that of k."""
+    """Compared with float64 on the same quantized values, and with PyTorch's float32 with weights rounded as the kernels round them; the
+    LSE is that of k."""
     out, lse = attention_quantized(
         q, k, v, causal=causal, window_size=window, scale=scale, smooth_k=smooth_k, query_block=blocks[0],
         key_block=blocks[1], return_lse=True,
@@ -161,7 +162,7 @@ def test_smoothing_brings_keys_with_a_mean_closer(target):
 
 
 def test_weights_use_the_range_of_8_bit_floats(target):
-    """Of many keys with 2^-12 of the largest weight each, none is lost."""
+    """With many keys of 2^-12 of the largest weight each, none is lost."""
     n_k = 1024
     q, k = torch.ones(1, 1, 1, 64, dtype=BF16), torch.zeros(1, n_k, 1, 64, dtype=BF16)
     k[:, 0] = 1
@@ -175,7 +176,7 @@ def test_weights_use_the_range_of_8_bit_floats(target):
 
 @pytest.mark.parametrize("value_size", [64, 72])
 def test_codes(target, value_size):
-    """Operands that are quantised already, of any strides, give what attention_quantized gives."""
+    """Already quantized operands, of any strides, give the result of attention_quantized."""
     q, k, v = draw(70, 90, 4, 2, 64, value_size)
     codes, _ = codes_of(q, k, v, smooth_k=False)
     values = codes.v[..., :90].permute(0, 3, 1, 2)
@@ -205,7 +206,7 @@ def test_codes(target, value_size):
 
 
 def test_extreme_codes(target):
-    """-128, which quantising does not make, too, and scales of 0: all seen keys alike."""
+    """Including -128, which quantization does not produce, and scales of 0: all visible keys alike."""
     dtype = dtype_of("fp8", torch.device("cpu"))
     q, k = (torch.full((1, 65, 1, 256), code, dtype=torch.int8) for code in (-128, 127))
     v = torch.arange(65 * 8).reshape(1, 65, 1, 8).remainder(7).float().to(dtype)

@@ -190,7 +190,7 @@ def test_sinks_that_take_all_or_nothing(target):
 
 
 def test_a_sink_that_takes_nearly_all_leaves_gradients_their_digits(target):
-    """dQ is summed in units of its bound, which has to shrink with what the keys are left."""
+    """dQ is summed in units of its bound, which has to shrink with the weight that the keys retain."""
     problem = tensors(1, 64, 64, 1, 1, 64)
     assert_parity(problem, Terms(sinks=torch.tensor([14.0])))
 

@@ -20,7 +20,7 @@ def target(request):
 
 
 def packed(lengths_q, lengths_k, heads, key_heads, size, dtype=BF16, seed=0):
-    """q, k, v and the gradient of the output; first rows; the longest."""
+    """q, k, v and the gradient of the output; offsets of the sequences; the longest length."""
     generator = torch.Generator().manual_seed(seed)
     tensors = [
         torch.randn(sum(lengths), count, size, generator=generator).to(dtype)

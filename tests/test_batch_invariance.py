@@ -44,7 +44,7 @@ def rows_alone_and_together(function, x, tokens=(1, 2, 17, 130)):
 
 @pytest.mark.parametrize(("columns", "out"), [(1536, 40), (200, 264)])
 def test_linear(exactly, columns, out):
-    """Few rows of a long K, which would be split."""
+    """Few rows with a long K, which would otherwise be split."""
     weight, bias = draw(out, columns, seed=1), draw(out, seed=2)
     rows_alone_and_together(lambda x: hipkittens.linear(x, weight, bias), draw(300, columns))
 
@@ -87,7 +87,7 @@ def test_norms(exactly, columns):
 
 
 def test_experts(exactly):
-    """Which tokens share an expert's rows is another matter for each batch."""
+    """Which tokens share an expert's rows differs for each batch."""
     w1, w2 = draw(4, 96, 64, seed=1), draw(4, 64, 48, seed=2)
     x, scores = draw(150, 64), draw(150, 4, seed=3, dtype=torch.float32)
 
@@ -107,7 +107,7 @@ def gradients(function, inputs, grad):
 @pytest.mark.parametrize("size", [64, 128, 256])
 @pytest.mark.parametrize("lengths", [(1, 200, 17), (300, 5, 128), (40, 333)])
 def test_packed_sequences(exactly, size, lengths):
-    """Output and gradients of each, alone and packed; the lengths of the others decide splits and tiles otherwise."""
+    """Output and gradients of each, alone and packed; the lengths of the others would otherwise influence splits and tiles."""
     total, heads, key_heads = sum(lengths), 4, 2
     q, grad = draw(total, heads, size), draw(total, heads, size, seed=1)
     k, v = (draw(total, key_heads, size, seed=seed) for seed in (2, 3))
@@ -132,9 +132,9 @@ def test_packed_sequences(exactly, size, lengths):
 
 
 def test_windows_of_packed_sequences(exactly):
-    """A window that reaches over the whole of a short sequence makes a causal mask of it, but not beside a longer one.
+    """A window larger than a whole short sequence acts as a causal mask for it, but not next to a longer sequence.
 
-    Results of 16 bits hide most orders of a sum: float16 hides fewest.
+    16-bit results hide most differences in summation order: float16 hides fewest.
     """
     short, long = 190, 333
     q, grad = (draw(short + long, 4, 128, seed=seed, dtype=torch.float16) for seed in (0, 1))
@@ -159,7 +159,7 @@ def test_windows_of_packed_sequences(exactly):
 
 @pytest.mark.parametrize(("heads", "key_heads"), [(8, 1), (4, 4)])
 def test_a_batch_of_sequences(exactly, heads, key_heads):
-    """Few queries of long keys: alone they would be split, and all together fill the device."""
+    """Few queries and many keys: alone they would be split, and all together they fill the device."""
     count = 310
     q = draw(1, 3, heads, 64).expand(count, -1, -1, -1)
     k, v = (draw(1, 700, key_heads, 64, seed=seed).expand(count, -1, -1, -1) for seed in (1, 2))
@@ -170,7 +170,7 @@ def test_a_batch_of_sequences(exactly, heads, key_heads):
 
 
 def test_gradients_of_a_batch_of_sequences(exactly):
-    """Of key heads whose query heads would be shared among workgroups."""
+    """Key heads whose query heads would otherwise be divided among workgroups."""
     count = 160
     q, grad = (draw(1, 40, 8, 64, seed=seed).expand(count, -1, -1, -1) for seed in (0, 1))
     k, v = (draw(1, 40, 1, 64, seed=seed).expand(count, -1, -1, -1) for seed in (2, 3))
@@ -182,7 +182,7 @@ def test_gradients_of_a_batch_of_sequences(exactly):
 
 @pytest.mark.parametrize("heads", [4, 16])
 def test_latent_caches(exactly, heads):
-    """One token of a sequence, which has few rows, beside several of another."""
+    """One token of a sequence, which has few rows, together with several of another."""
     lengths, counts, page = (600, 90, *(2,) * 300), (1, 3, *(1,) * 300), 16
     used = torch.tensor(lengths, dtype=torch.int32)
     pages = [-(-length // page) for length in lengths]
@@ -206,7 +206,7 @@ def test_latent_caches(exactly, heads):
 
 @pytest.mark.parametrize("sinks", [False, True])
 def test_caches_in_pages(exactly, sinks):
-    """Sequences of very different lengths, one token each and several, under tables of any width, and so many short ones that
+    """Sequences of very different lengths, one token each and several, with tables of any width, and so many short ones that
     the device is filled."""
     lengths, counts = (700, 1, 64, 1300, 33, *(2,) * 160), (1, 1, 4, 2, 1, *(1,) * 160)
     page, heads, key_heads, size = 16, 8, 2, 128

@@ -52,7 +52,7 @@ def test_a_terminal_that_cannot_move_gets_lines(monkeypatch):
 
 
 def followed():
-    """What a terminal gets of a build."""
+    """The terminal output of a build."""
     sys.path.insert(0, str(TOOL.parent))
     try:
         import build_progress

@@ -44,7 +44,7 @@ def sizes_of(layout, blocks, size, heads, features, value_features, itemsize):
 
 
 def offset_of(layout, values, x, size, heads, features, slot, h, d):
-    """Elements from the beginning of a contiguous cache: section by section what the kernels of vLLM and AITER compute."""
+    """Offset in elements from the start of a contiguous cache: section by section the formulas of vLLM's and AITER's kernels."""
     b, o = slot // size, slot % size
     if layout == "nhd":
         return ((b * size + o) * heads + h) * features + d
@@ -68,7 +68,7 @@ def codes_of(rows, dtype, scale):
 
 
 def expected(cache, rows, slots, layout, values, size, dtype, scale=1.0):
-    """The bytes of a contiguous cache after the write."""
+    """The expected bytes of a contiguous cache after the write."""
     heads, features = rows.shape[1:]
     flat = (
         cache.clone().view(torch.uint8).reshape(-1).view(torch.int16 if dtype.itemsize == 2 else torch.uint8)
@@ -147,7 +147,7 @@ def test_bytes_are_a_cache_of_float8(target):
 
 
 def test_every_bf16_pattern_as_float8(target):
-    """Codes of PyTorch's conversion; NaN stays one, infinity is the largest code."""
+    """The values of PyTorch's conversion; NaN stays NaN, infinity becomes the largest value."""
     key = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(BF16).view(64, 8, 128)
     dtype = dtype_of("fp8", key.device)
     for scale in (1.0, 3.1):
@@ -224,7 +224,7 @@ def test_latents(target, latent, rotary, kind):
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.float8_e4m3fn], ids=str)
 def test_latents_with_scales_in_their_rows(target, dtype):
-    """Every byte, with room between pages and between rows; zeros, a NaN, infinities and the least magnitudes among the latents."""
+    """Every byte, with gaps between pages and between rows; zeros, a NaN, infinities and the least magnitudes among the latents."""
     kv_c, k_pe = draw(11, 512, scale=9.0), draw(11, 64, seed=1)
     kv_c[0] = 0
     kv_c[1, 130], kv_c[2, 5], kv_c[3, :128] = NAN, float("inf"), 2.0**-130
@@ -277,7 +277,7 @@ def test_a_slot_behind_the_last(target, wrong):
 
 @pytest.fixture
 def between_check_and_launch():
-    """Installs a function that runs behind the host's look at values: what it writes is seen as a GPU's tensors are."""
+    """Installs a function that runs after the host has checked the values: what it writes is visible as writes to a GPU's tensors are."""
     install = _library.operators().hipkittens_torch_set_before_launch
     settings = ctypes.CFUNCTYPE(None)(_simulator.apply_settings_address())
     kept = []

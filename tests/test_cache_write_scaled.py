@@ -25,7 +25,7 @@ def target(request):
 
 
 def draw(*shape, dtype=BF16, seed=0):
-    """Of many magnitudes, a row of zeros among them."""
+    """Values of many magnitudes, including a row of zeros."""
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randn(shape, generator=generator) * 10.0 ** torch.randint(
         -3, 3, (shape[0], 1, 1)[: len(shape)], generator=generator
@@ -89,7 +89,7 @@ def test_odd_features_and_strides(target, kind, features):
 
 
 def test_a_head_of_integers_with_nan_or_infinity(target):
-    """Its codes are 0, and of finite values beside infinity as well: 0 times each."""
+    """It is quantized to 0, as are finite values next to infinity: 0 times each."""
     key = draw(3, 2, 64)
     key[0, 0, 3], key[0, 1, 5], key[2, 0, 7] = torch.nan, torch.inf, -torch.inf
     caches = [filled(1, 4, 2, 64).view(torch.int8) for _ in range(2)]

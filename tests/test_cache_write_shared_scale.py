@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""cache_write with scales shared by several slots, and AITER's function for it: every quantized value and scale, from a loop over groups."""
+"""cache_write with scales shared by several slots, and AITER's function for it: every quantized value and scale, from a loop over
+groups."""
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def rounded(values, dtype):
 
 
 def expected(held, scales, rows, slots, dtype):
-    """held: codes (slots, heads, features), scales (groups, heads): both after the write, group by group and head by head."""
+    """held: quantized values (slots, heads, features) and scales (groups, heads) after the write, group by group and head by head."""
     held, scales = held.clone(), scales.clone()
     size = held.shape[0] // scales.shape[0]
     largest = torch.tensor(127.0 if dtype == I8 else torch.finfo(dtype).max)
@@ -69,7 +70,7 @@ def as_rows(cache, layout, values):
 
 
 class Both:
-    """Caches of bytes, their scales, and what they have to be."""
+    """Caches of bytes, their scales, and the expected contents."""
 
     def __init__(self, layout, heads, features, dtype, groups, blocks=3, size=16, storage=None):
         self.layout, self.dtype = layout, dtype
@@ -112,7 +113,7 @@ def test_blocks_that_go_on(target, layout, kind, dtype):
 @pytest.mark.parametrize("groups", [1, 2, 6, 12, 48])
 @pytest.mark.parametrize("kind", ["fp8", "int8"])
 def test_groups_and_slots_in_any_order(target, kind, groups):
-    """Slots that are negative or given twice, with holes between, in groups of blocks and of parts of blocks."""
+    """Slots that are negative or repeated, with holes between, in groups of blocks and of parts of blocks."""
     for layout, features in (("nhd", (17, 255)), ("hnd", (1, 8)), ("paged", (32, 31))):
         both = Both(layout, 2, features, dtype_of(kind, torch.device("cpu")), groups)
         for turn in range(3):
@@ -123,7 +124,7 @@ def test_groups_and_slots_in_any_order(target, kind, groups):
 
 
 def test_more_tokens_than_a_workgroup_looks_at_together(target):
-    """A group's tokens lie 2500 apart, and their numbers are of 4 or 8 bytes and have gaps."""
+    """A group's tokens are 2500 apart, and their indices are of 4 or 8 bytes and have gaps."""
     slots = torch.arange(2600)
     slots[2550:] = torch.arange(2600, 2650)
     slots[3], slots[2590] = -1, 3
@@ -134,7 +135,7 @@ def test_more_tokens_than_a_workgroup_looks_at_together(target):
 
 @pytest.mark.parametrize("heads", [4, 5, 19])
 def test_heads_of_waves(target, heads):
-    """Of one workgroup, of several, and of several times as many tokens as those are for; a group that goes on."""
+    """Heads of one workgroup and of several, and several times as many tokens as those process at once; a group that continues."""
     for tokens in (3, 1300):
         both = Both("hnd", heads, (8, 24), I8, 82, blocks=82)
         for first, scale in ((0, 1.0), (tokens, 4.0)):
@@ -187,8 +188,8 @@ def test_nothing_to_write(target):
 
 
 def of_aiter(rows, held, scales, slots, size, dtype):
-    """What AITER's kernel does for one sequence, whose slots are neighbours: block by block, from the place of its first new token on.
-    Codes are rounded to nearest even here."""
+    """What AITER's kernel does for one sequence with neighboring slots: block by block, from the position of its first new token on.
+    Values are rounded to nearest even here."""
     held, scales, largest = held.clone(), scales.clone(), 127.0 if dtype == I8 else torch.finfo(dtype).max
     for block in range(int(slots[0]) // size, int(slots[-1]) // size + 1):
         run = rows[slots // size == block].float()
@@ -280,7 +281,7 @@ def test_the_other_backend(monkeypatch):
 
 
 def test_the_same_bits_in_any_order_of_workgroups(target):
-    """Groups whose tokens are spread, in several schedules."""
+    """Groups with scattered tokens, in several schedules."""
     slots = torch.randperm(48, generator=torch.Generator().manual_seed(5))[:40]
     found = []
     for seed in range(3):

@@ -141,7 +141,7 @@ def test_the_fastest_kernel_of_a_problem_is_the_log_s():
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", calibration_published.streams(), ids=lambda stream: stream.key)
 def test_streams_run_at_the_measured_rate(stream):
-    """RMS norms, which bandwidths are fitted on, within 1 %; layer norms, which nothing is, within 5 %."""
+    """RMS norms, to which bandwidths are fitted, within 1 %; layer norms, to which nothing is, within 5 %."""
     error = abs(stream.modelled({})["predicted_us"] / stream.measured_us - 1)
     assert error < (0.01 if stream.problem.operation == "rms_norm" else 0.05)
 

@@ -31,7 +31,7 @@ def laid_out(x, channels_last):
 
 
 def reference(x, weight, bias=None, activation=None, before=None):
-    """Of x (.., channels, times) by the definition's sum, with `before` in place of zeros."""
+    """For x (.., channels, times), by the definition's sum, with `before` in place of zeros."""
     width, times = weight.shape[1], x.shape[-1]
     if before is None:
         before = x.new_zeros(*x.shape[:-1], width - 1)
@@ -47,7 +47,7 @@ def in_float32(x, weight, bias=None, activation=None):
 
 
 def close(mine, right):
-    """A rounding, and the error of sums in float32."""
+    """Within one rounding, and the error of sums in float32."""
     limit = ONE_STEP[mine.dtype] * right.abs() + 2.0**-20 * right.abs().max().clamp(min=1)
     return bool(((mine.double() - right).abs() <= limit).all())
 
@@ -80,7 +80,7 @@ def test_the_error_is_at_most_twice_torchs(target, dtype, width, activation, cha
 
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_many_tiles_for_each_thread(channels_last):
-    """More than the gradient's threads have one of."""
+    """So many tiles that the gradient's threads process more than one each."""
     channels, times = (1024, 8 * 520) if channels_last else (2048, 8 * 130)
     x = laid_out(draw(1, channels, times, scale=0.5), channels_last)
     weight, dy = draw(channels, 4, seed=1), draw(1, channels, times, seed=2)
@@ -141,7 +141,7 @@ def test_not_a_number_stays_in_its_sequence_and_window(target):
 @pytest.mark.parametrize("width", [2, 3, 4])
 @pytest.mark.parametrize("channels", [17, 24])
 def test_states_in_place(target, width, channels_last, states_last, channels):
-    """Sequences of every length, with and without what was before; slots that are padding, and those of nobody."""
+    """Sequences of every length, with and without a previous state; padding slots, and unused slots."""
     ends = [0, 1, 3, 6, 14, 14, 14, 31, 40]
     x = laid_out(draw(channels, 43), channels_last)
     weight, bias = draw(channels, width, seed=1), draw(channels, seed=2)
@@ -172,7 +172,7 @@ def test_states_in_place(target, width, channels_last, states_last, channels):
 @pytest.mark.parametrize("width", [2, 3, 4])
 @pytest.mark.parametrize("channels", [8, 21])
 def test_decoding_goes_on_where_a_prefill_ended(target, width, channels):
-    """To the bit what one call on everything gives, one time after the other and several at once."""
+    """Bitwise equal to one call on everything, one time step at a time and several at once."""
     x, weight, bias = draw(3, channels, 19), draw(channels, width, seed=1), draw(channels, seed=2)
     whole = causal_conv1d(x, weight, bias, activation="silu")
     state = torch.full((3, channels, width - 1), math.nan, dtype=BF16)
@@ -201,7 +201,7 @@ def test_longer_states_shift(target, columns):
 @pytest.mark.parametrize("dtype", [BF16, F16, F32])
 @pytest.mark.parametrize("channels", [2, 154])
 def test_one_time_in_the_kernel_of_its_own(target, channels, dtype, columns, states_last):
-    """The bits of the kernel of any times, which states with room between their channels and columns go to."""
+    """Bitwise equal to the kernel for any number of time steps, which handles states with gaps between their channels and columns."""
     x, bias = draw(5, channels, dtype=dtype), draw(channels, dtype=dtype, seed=1)
     weight, slots = draw(channels, 4, dtype=dtype, seed=2), torch.tensor([5, -1, 0, 6, 2])
     start = laid_out(draw(6, channels, columns, dtype=dtype, seed=3), states_last)
@@ -267,7 +267,7 @@ def test_circular_states(target, columns, times):
 @pytest.mark.parametrize("times", [1, 2, 4])
 @pytest.mark.parametrize("width", [2, 3, 4])
 def test_speculative_decoding(target, width, times):
-    """What was accepted of each step, and nothing else, is what the next one sees."""
+    """The next step sees exactly the accepted tokens of each step."""
     generator = torch.Generator().manual_seed(4)
     weight, bias = draw(9, width, seed=1), draw(9, seed=2)
     columns = width - 2 + times
@@ -383,7 +383,7 @@ def test_compile(target, compile_backend):
 
 
 def test_transforms_of_what_is_written_in_place(target):
-    """vmap wants the states mapped; a tangent is refused, as a gradient is."""
+    """vmap requires the states to be mapped; a tangent is refused, as is a gradient."""
     x, weight, states = draw(3, 2, 8), draw(8, 4, seed=1), draw(3, 2, 8, 3, seed=2)
     mapped = states.clone()
     found = torch.func.vmap(lambda x, state: causal_conv1d_update(x, state, weight))(x, mapped)
@@ -488,7 +488,7 @@ def test_bad_operands(call, message):
 
 @pytest.mark.slow
 def test_more_than_four_gibibytes():
-    """Rows that lie further apart than 32-bit offsets reach."""
+    """Rows further apart than 32-bit offsets reach."""
     storage = torch.zeros(3 * 2**30 + 64, dtype=BF16)
     x = torch.as_strided(storage, (2, 8, 16), (3 * 2**29, 2**29 // 8, 1))
     x.copy_(draw(2, 8, 16))

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def operations(target):
-    """Every family once, forward and backward, broken tiles included."""
+    """Every family once, forward and backward, including partial tiles."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape, dtype=torch.bfloat16):
@@ -58,7 +58,7 @@ def test_the_fixture_opens_a_checked_simulation(checked_simulation):
 
 
 def racing_module(target):
-    """Two waves write and read LDS with nothing between them."""
+    """Two waves write and read LDS without any synchronization between them."""
     body = """
   v_lshlrev_b32_e32 v1, 2, v0
   v_xor_b32_e32 v2, 0x100, v1

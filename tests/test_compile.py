@@ -40,7 +40,7 @@ COS, SIN = ANGLES.cos(), ANGLES.sin()
 
 
 def block(x, attend, places, weights):
-    """A transformer's block: every operation of the package once."""
+    """A transformer block that uses every operation of the package once."""
     project, bias, back, norm_weight, norm_bias, last = weights
     normed = hipkittens.layer_norm(x, norm_weight, norm_bias)
     packed = hipkittens.linear(normed, project, bias).unflatten(-1, (-1, SIZE))

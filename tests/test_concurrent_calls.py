@@ -44,7 +44,7 @@ def main():
 
 
 def test_threads_get_the_results_of_one_thread():
-    """In a process of its own, where no kernel has been loaded yet."""
+    """In a separate process, where no kernel has been loaded yet."""
     command = [sys.executable, "-m", "tests.test_concurrent_calls"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -47,8 +47,8 @@ def with_gradients(function, leaves, weights):
 
 
 def assert_as_accurate(ours, theirs, exact):
-    """A gradient is an exponential of a difference from the logarithm of a sum: one rounding of that logarithm is relative in it, and
-    whether PyTorch's is as large depends on the CPU whose vectors it sums in."""
+    """A gradient is the exponential of a difference from the logarithm of a sum: one rounding of that logarithm is a relative error in it.
+    Whether PyTorch's rounding is as large depends on the vector width of the CPU on which it sums."""
     logarithm = max(1.0, exact[0].abs().max().item())
     for mine, other, right in zip(ours, theirs, exact, strict=True):
         largest = right.abs().max().item() * (logarithm if right.dim() == 2 else 1.0)
@@ -227,7 +227,7 @@ def test_linear_takes_all_options(target, recompute):
 @pytest.mark.parametrize("recompute", [True, False])
 @pytest.mark.parametrize("ignored", [-100, 0, 5])
 def test_linear_ignores_a_class_of_its_own(target, monkeypatch, recompute, ignored):
-    """In parts of 256 classes, targets that stand where the ignored class would in their part."""
+    """In parts of 256 classes, with targets at the index that the ignored class would have within their part."""
     monkeypatch.setattr(loss, "_SMALL_BYTES", 1 << 16)
     x, weight = draw(64, 32, grad=True), draw(2049, 32, seed=1, grad=True)
     chosen = classes_of(64, 2049)
@@ -283,7 +283,7 @@ def test_autocast(target):
 
 
 def test_memory_beside_the_result():
-    """Nothing that is allocated on the way holds the logits."""
+    """No intermediate allocation holds the logits."""
     rows, features, classes = 4096, 128, 4096
     x, weight = draw(rows, features, grad=True), draw(classes, features, seed=1, grad=True)
     chosen = classes_of(rows, classes)
@@ -411,7 +411,7 @@ def test_bad_operands(call, message):
 
 @pytest.mark.slow
 def test_more_than_four_gibibytes():
-    """Rows that lie further apart than 32-bit offsets reach, forward and backward."""
+    """Rows further apart than 32-bit offsets reach, forward and backward."""
     storage = torch.zeros(1 + 2**31 + 64, dtype=BF16)
     x = torch.as_strided(storage, (2, 64), (2**31, 1), 1)
     x.copy_(draw(2, 64))

@@ -22,7 +22,7 @@ def inputs(tokens, by_channel, batch=2):
 
 
 def apart(x, axis, bytes_apart):
-    """x with neighbours of that dimension so far from each other, and its rows as they were."""
+    """A copy of x whose neighbors along that dimension are that far apart, and whose rows are unchanged."""
     strides = list(x.contiguous().stride())
     strides[axis] = bytes_apart // x.element_size()
     storage = torch.empty(
@@ -32,7 +32,7 @@ def apart(x, axis, bytes_apart):
 
 
 def results(rule, by_channel, given):
-    """And gradients, where the rule has them."""
+    """Results, and gradients where the rule supports them."""
     if by_channel:
         return rule(*given, l2norm=True, return_state=True)
     leaves = [each.detach().requires_grad_() for each in given]

@@ -23,7 +23,7 @@ def target(request):
 
 
 def apart(near):
-    """The same matrices, each in pages of its own of a storage that is otherwise never touched."""
+    """The same matrices, each in its own pages of a storage that is otherwise never touched."""
     storage = torch.empty(GROUPS * APART // near.itemsize, dtype=near.dtype)
     far = storage.as_strided(near.shape, (APART // near.itemsize, *near[0].contiguous().stride()))
     far.copy_(near)
@@ -82,7 +82,7 @@ def test_products_of_weights_by_rows(target, dtype):
 
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
 def test_batches(target, dtype):
-    """a of a matrix for each group, as far apart."""
+    """a has a matrix for each group, equally far apart."""
     a, b = random(GROUPS, 40, K, dtype=dtype), random(GROUPS, N, K, dtype=dtype, seed=1)
     expected = hipkittens.grouped_matmul(a, b.mT)
     assert torch.equal(hipkittens.grouped_matmul(apart(a), apart(b).mT), expected)
@@ -90,7 +90,7 @@ def test_batches(target, dtype):
 
 @pytest.mark.parametrize("format", ["bf16", "int8", "fp8", "mxfp4"])
 def test_layers_of_experts(target, format):
-    """Both weights; of bfloat16 the gate is part of the first product."""
+    """Both weights; for bfloat16 the gate is fused into the first product."""
     hidden, inner, tokens = 96, 64, 20
     x = random(tokens, hidden, dtype=BF16)
     plain = [

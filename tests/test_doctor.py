@@ -35,13 +35,13 @@ def healthy():
 
 @pytest.fixture
 def quick(monkeypatch):
-    """No kernel is run: for tests of what is said of all else."""
+    """An examination that runs no kernel, for tests of everything else it reports."""
     monkeypatch.setattr(_doctor, "run_device", lambda device: [])
     monkeypatch.setattr(_doctor, "_run_kernels", lambda found, devices: None)
 
 
 def run(*arguments, path=(), **environment):
-    """The command in a process of its own, which finds the folders `path` before anything else."""
+    """Run the command in a separate process, which searches the folders `path` first."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HIPKITTENS_")}
     folders = [*map(str, path), str(ROOT)]
     return subprocess.run(
@@ -111,7 +111,7 @@ def test_a_wrong_kernel_is_found(monkeypatch):
 
 
 def test_a_gpu_that_ends_the_process_is_reported():
-    """Each GPU runs in a process of its own; here there is none, or torch cannot use it."""
+    """Each GPU is examined in a separate process; here there is none, or torch cannot use it."""
     (row,) = {(row["ok"], row["device"]) for row in _doctor_kernels.run_device("cuda:99")}
     assert row == (False, "cuda:99")
 
@@ -120,7 +120,7 @@ def test_a_gpu_that_ends_the_process_is_reported():
 
 
 def torch_that(tmp_path, text):
-    """A folder with a package `torch` of which `import torch` runs this text."""
+    """A folder with a package `torch` whose import runs this text."""
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text(text)
     return tmp_path
@@ -157,7 +157,7 @@ def test_a_wrong_variable_is_told(tmp_path):
 
 @pytest.fixture
 def copied(tmp_path):
-    """The package in a folder of its own, to be damaged."""
+    """A copy of the package in its own folder, to be damaged."""
     ignore = shutil.ignore_patterns("__pycache__", "integrations", "libhipkittens_simulator.so")
     shutil.copytree(Path(hipkittens.__file__).parent, tmp_path / "hipkittens", ignore=ignore)
     return tmp_path

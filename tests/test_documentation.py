@@ -22,7 +22,7 @@ PAGES = ROOT / "docs"
 
 
 def commands(program):
-    """(page, command) for each command of the documentation that begins so, in shell blocks and in running text."""
+    """(page, command) for each command in the documentation that starts with this text, in shell blocks and in running text."""
     found = []
     for page in (ROOT / "README.md", ROOT / "examples" / "README.md", *sorted(PAGES.glob("*.md"))):
         text = page.read_text()
@@ -109,7 +109,7 @@ def test_every_operation_says_what_it_takes_and_raises(name):
 
 
 def test_every_command_of_the_pages_is_one(capsys):
-    """The parser takes it, where it is a whole command and not a name of one or an outline with words in capitals."""
+    """The parser accepts it, unless it is only a command's name or an outline with words in capitals."""
     said = commands("hipkittens")
     assert len(said) > 20
     outline = re.compile(

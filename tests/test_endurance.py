@@ -26,7 +26,7 @@ def resident_bytes():
 
 
 def assert_nothing_grows(action, turns, growth=3 * MEGABYTE):
-    """After a tenth of the turns, what is kept for the next time is there."""
+    """The first tenth of the iterations fills caches that persist between calls."""
     for turn in range(turns // 10):
         action(turn)
     gc.collect()

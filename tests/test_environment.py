@@ -17,7 +17,7 @@ ROWS = {row.variable: row for row in _environment.VARIABLES}
 
 
 def read_in_sources():
-    """Every variable that a source asks the environment for, with the sources."""
+    """Every environment variable that a source reads, with the sources."""
     asked = re.compile(
         r"""(?:getenv\(|environ(?:\.get\(|\[|\s*\|\s*\{)|ENV\{|\$\{)\s*["']?(HIPKITTENS_[A-Z_]+)["']?\s*[\]),:}-]"""
     )

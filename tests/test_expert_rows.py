@@ -29,7 +29,7 @@ def within_twice(found, torchs, exact):
     "tokens, k, columns", [(1, 1, 1), (2, 3, 17), (17, 8, 255), (33, 10, 257), (5, 4, 1032)]
 )
 def test_rows_and_gradients(target, dtype, tokens, k, columns):
-    """Outputs are those of one rounding; a gradient is the other function, and so to the bit."""
+    """Outputs are rounded once; a gradient is the other function, and is therefore bitwise equal to it."""
     with hipkittens.simulate(target, checks="all"):
         entries, places = order_of(tokens, k, 7)
         index = entries, places
@@ -71,7 +71,7 @@ def test_rows_and_gradients(target, dtype, tokens, k, columns):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_no_place_names_is_not_added(target):
-    """NaN and infinities of rows without a token, and of a token without rows."""
+    """NaN and infinities in rows without a token, and in a token without rows."""
     with hipkittens.simulate(target, checks="all"):
         entries, places = order_of(9, 4, 3)
         y = random(36, 40)

@@ -19,7 +19,7 @@ def target(request):
 
 
 def draw_ids(tokens, k, experts, seed=0):
-    """-1 and `experts` are no expert's."""
+    """-1 and `experts` stand for no expert."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(-1, experts + 1, (tokens, k), generator=generator, dtype=torch.int32)
 
@@ -29,7 +29,7 @@ def draw_weights(tokens, k):
 
 
 def expected(ids, weights, experts, block, padding, entry):
-    """Entries, weights, (expert, pairs left) of blocks, offsets and places, by lists."""
+    """Entries, weights, (expert, pairs left) of blocks, offsets and places, computed with lists."""
     k = ids.shape[1]
     flat = ids.flatten().tolist()
     values = weights.flatten().tolist()
@@ -149,7 +149,7 @@ def test_the_gradient_of_weights(target):
 
 
 def test_a_mixture_of_experts_trains(target):
-    """Gate, router, sort, experts, and weights of the results: gradients are those of the dense sum."""
+    """Gate, router, sort, experts, and weighted results: gradients are those of the dense sum."""
     torch.manual_seed(0)
     tokens, experts = torch.randn(40, 8), torch.randn(6, 8, 8) * 0.3
     gate = torch.randn(8, 6).requires_grad_()

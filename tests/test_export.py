@@ -10,7 +10,7 @@ HIDDEN, HEADS, KEY_HEADS, INNER, LONGEST = 64, 4, 2, 96, 64
 
 
 class Block(torch.nn.Module):
-    """Llama's: attention over turned heads, then a gated feed-forward block, each behind a norm."""
+    """Llama's block: attention over rotated heads, then a gated feed-forward block, each after a norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def infinite(value: object) -> bool:
 
 
 def test_no_operator_takes_an_infinite_number():
-    """Which AOTInductor writes as a text and cannot read back."""
+    """AOTInductor writes an infinite number as text and cannot read it back."""
 
     class Rows(torch.nn.Module):
         def forward(self, x):

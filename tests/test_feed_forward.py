@@ -39,7 +39,7 @@ def gated_in_double(x, weight, bias=None, kind="silu", interleaved=False, **opti
 
 
 def check_rounded_once(result, reference):
-    """One rounding of the result, and what sums in float32 lose."""
+    """Within one rounding of the result, and the error of float32 sums."""
     assert result.shape == reference.shape
     error = (result.double() - reference).abs()
     allowed = ROUNDING.get(result.dtype, 0) * reference.abs() + 2e-5 * reference.abs().max()
@@ -73,7 +73,7 @@ def test_sizes(arch, draw, m, n, k):
 
 
 def test_large_tiles(draw):
-    """A tile of 256 by 256, of whose columns half are partners, cut in every direction."""
+    """A 256 by 256 tile, half of whose columns are gate partners, partial in every direction."""
     x, weight = draw(4700, 200), draw(3900, 200, scale=0.07)
     for arch in TARGETS:
         with hipkittens.simulate(arch):
@@ -102,7 +102,7 @@ def test_strides_and_dtypes(arch, draw):
 
 
 def test_partners_beyond_two_gibibytes(draw):
-    """Rows so far apart that the partners of gates begin 2.6 GiB behind them: an offset of 32 bits without a sign."""
+    """Rows so far apart that the gates' partners begin 2.6 GiB after them: an unsigned 32-bit offset."""
     k, inner = 64, 64
     stride = 21 * 2**20  # elements
     storage = torch.empty(
@@ -172,7 +172,7 @@ def test_gradients(arch, draw, gated):
 
 @pytest.mark.parametrize("interleaved", (False, True))
 def test_gradients_change_no_result(arch, draw, interleaved):
-    """Sums are kept beside it, of which a derivative of each tensor is taken."""
+    """The pre-activation values, from which the gradient of each tensor is derived, are stored in addition to the result."""
     tensors = draw(70, 96), draw(514, 96, scale=0.1), draw(514)
     recorded = [each.clone().requires_grad_() for each in tensors]
     alone = hipkittens.gated_linear(*tensors, interleaved=interleaved)
@@ -197,7 +197,7 @@ def test_operators_without_sums_have_no_derivative(draw):
 
 
 def test_one_launch(draw):
-    """Without gradients nothing is between the product and its gate."""
+    """Without gradients nothing runs between the product and its gate."""
     x, weight = draw(20, 64), draw(96, 64)
     with hipkittens.timing("MI300X") as run:
         hipkittens.gated_linear(x, weight)

@@ -95,7 +95,7 @@ def test_parity(target, dtype, size, causal, window):
 
 
 def test_positions_of_the_arguments(gfx942):
-    """Every argument by position, in the published order, does what the keyword of hipkittens.attention does."""
+    """Every argument passed by position, in the published order, has the effect of the corresponding keyword of hipkittens.attention."""
     q, k, v = draw(1, 9, 2, 64), draw(1, 12, 2, 64, seed=1), draw(1, 12, 2, 64, seed=2)
     expected, lse = hipkittens.attention(q, k, v, scale=0.3, causal=True, window_size=(5, 0), return_lse=True)
     out, softmax_lse, _ = flash_attn.flash_attn_func(q, k, v, 0.0, 0.3, True, (5, 0), 0.0, None, True, True)
@@ -123,7 +123,7 @@ def starts(lengths):
 
 
 def attended_packed(q, k_pages, v_pages, table, lengths):
-    """q (B, tokens, H, D), whose keys are in the pages behind so many others of each sequence, by flash_attn_varlen_func."""
+    """q (B, tokens, H, D) by flash_attn_varlen_func, with keys in the pages of each sequence after so many others."""
     new = q.shape[1]
     ends = starts([length + new for length in lengths])
     packed = flash_attn.flash_attn_varlen_func(
@@ -134,7 +134,7 @@ def attended_packed(q, k_pages, v_pages, table, lengths):
 
 @pytest.mark.parametrize("size", [64, 20])
 def test_packed_sequences(target, size):
-    """As each sequence by itself: outputs, LSE and the gradients of packed and unpacked forms."""
+    """Equal to each sequence alone: outputs, LSE and the gradients of packed and unpacked forms."""
     q = draw(sum(LENGTHS_Q), 4, size, grad=True)
     kv = draw(sum(LENGTHS_K), 2, 2, size, seed=1, grad=True)
     grad_out = draw(sum(LENGTHS_Q), 4, size, seed=2)
@@ -170,7 +170,7 @@ def test_packed_sequences_of_one_tensor(gfx942):
 
 
 def test_cache(target):
-    """Token after token through the caches is what all tokens at once give."""
+    """Token by token through the caches gives the same as all tokens at once."""
     q, k, v = (draw(2, 12, 2, 32, seed=seed) for seed in range(3))
     angles = torch.outer(torch.arange(16.0), 10.0 ** -torch.arange(8.0))
     cos, sin = angles.cos(), angles.sin()
@@ -209,7 +209,7 @@ def test_cache(target):
 
 @pytest.mark.parametrize("page", [8, 256])
 def test_a_cache_in_pages(target, page):
-    """New keys of sequences of different lengths go into shuffled pages, turned, and attention is that of each sequence alone."""
+    """New keys of sequences of different lengths go into shuffled pages, rotated, and attention equals that of each sequence alone."""
     lengths, new, heads, key_heads, size = [3, 17, 0], 2, 4, 2, 64
     angles = torch.outer(torch.arange(32.0), 10.0 ** -torch.arange(16.0))
     turn = {"cos": angles.cos(), "sin": angles.sin(), "interleaved": True}
@@ -265,7 +265,7 @@ def test_a_cache_in_pages(target, page):
 
 @pytest.mark.parametrize("size", [36, 59, 80])
 def test_a_cache_of_heads_that_are_filled_up(target, size, caplog):
-    """With NaN behind the keys and anything behind the pages; new keys go into the cache that was given."""
+    """With NaN past the keys and anything past the pages; new keys go into the cache that was passed."""
     lengths, new, page = [3, 17, 0], 2, 8
     table = torch.randperm(12, generator=torch.Generator().manual_seed(3)).view(3, 4).int()
     k_pages, v_pages = (torch.full((12, page, 2, size), float("nan"), dtype=F16) for _ in range(2))
@@ -310,8 +310,8 @@ def test_a_cache_of_heads_that_are_filled_up(target, size, caplog):
 @pytest.mark.parametrize("room", [0, 5])
 @pytest.mark.parametrize("size", [64, 40])
 def test_a_cache_that_begins_behind_padding(target, room, size):
-    """As attention to each sequence's own keys; places count from the beginning of a row, those of the rotation too. With room between rows
-    in memory, and NaN in the padding."""
+    """Equal to attention over each sequence's own keys; positions count from the beginning of a row, including those of the rotation.
+    With gaps between rows in memory, and NaN in the padding."""
     lengths, padding, new = [13, 20, 4], [0, 7, 4], 2
     angles = torch.outer(torch.arange(32.0), 10.0 ** -torch.arange(8.0))
     turn = {"cos": angles.cos().half(), "sin": angles.sin().half(), "interleaved": False}
@@ -357,7 +357,7 @@ def call(name, **changes):
 
 @pytest.mark.parametrize("name", [name for name in PUBLISHED if "kvcache" not in name])
 def test_score_terms_are_passed_on(gfx942, name):
-    """Beside the same calls without them, which give something else, and of hipkittens.attention, which give the same."""
+    """Compared with the same calls without them, which give another result, and with hipkittens.attention, which gives the same."""
     slopes = torch.tensor([0.5, 0.125])
     plain = call(name, causal=True)
     capped, tilted, both = (

@@ -36,7 +36,7 @@ def results(function, x, w, bias, dy, dtype):
 
 
 def relative(ours, right):
-    """Root mean square of the error over that of the right values."""
+    """Root mean square of the error over that of the exact values."""
     return ((ours.double() - right.double()).norm() / right.double().norm().clamp(min=1e-30)).item()
 
 
@@ -66,7 +66,7 @@ def test_float32(target, recipe):
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_beside_torchao(target, recipe):
-    """torchao's emulation casts alike up to ties in the last step of a scale, and rounds the products once."""
+    """torchao's emulation quantizes identically up to ties in the last step of a scale, and rounds the products once."""
     float8 = pytest.importorskip("torchao.float8")
     config = torchao_config(float8, recipe, target)
     m, k, n = 48, 64, 32
@@ -85,7 +85,7 @@ def test_beside_torchao(target, recipe):
 
 
 def torchao_config(float8, recipe, target, emulate=True):
-    """The recipe as torchao itself has it on an MI300 (fnuz) or MI350; it asks the GPU, which is not here."""
+    """torchao's own recipe for an MI300 (fnuz) or MI350; torchao asks the GPU, which is absent here."""
     import dataclasses
 
     config = float8.Float8LinearConfig.from_recipe_name(recipe)
@@ -132,7 +132,7 @@ def test_zeros_and_nan(target, recipe):
 
 
 def test_gradients_of_some(target):
-    """Frozen weights, inputs without a gradient: what is not asked for is not computed, and the rest is the same."""
+    """Frozen weights, inputs without a gradient: unneeded gradients are not computed, and the rest is the same."""
     x, w, dy = draw(16, 32), draw(48, 32, seed=1), draw(16, 48, seed=2)
     for recipe in RECIPES:
         both = results(lambda *t, r=recipe: hipkittens.float8_linear(*t, recipe=r), x, w, None, dy, BF16)
@@ -227,7 +227,7 @@ def test_bad_input(call, error, message):
 
 
 def test_which_products_run(target, monkeypatch):
-    """bf8 codes reach a product in tensorwise's backward, and only there."""
+    """bf8 operands occur in tensorwise's backward products only."""
     from hipkittens import float8
 
     seen = []

@@ -35,7 +35,7 @@ def tool(monkeypatch):
 
 @pytest.fixture
 def elsewhere(tool, monkeypatch, tmp_path):
-    """The tool with one client, of the tests above, and its results and page in an empty folder."""
+    """The tool with one client, defined by the tests above, and its results and page in an empty folder."""
     file = tmp_path / "test_some.py"
     file.write_text(SOURCE)
     places = (f"{file}::test_right", f"{tmp_path / 'test_others.py'}")

@@ -69,7 +69,7 @@ every_call = pytest.mark.parametrize("call", CALLS)
 
 @pytest.fixture(autouse=True)
 def gradients_are_recomputed(monkeypatch):
-    """By linear_cross_entropy outside of the transforms, too, which rounds what it keeps once less."""
+    """linear_cross_entropy recomputes gradients outside of the transforms, too, since what it otherwise keeps is rounded once more."""
     monkeypatch.setattr("hipkittens.loss._SMALL_BYTES", 0)
 
 
@@ -88,7 +88,7 @@ def outputs(call, *values):
 
 
 def made(call, seed=0):
-    """The function as a scalar loss, its arguments, and the positions of those that take a gradient."""
+    """The function as a scalar loss, its arguments, and the positions of those with a gradient."""
     _, arguments = CALLS[call]
     values = arguments(drawer(seed))
 
@@ -107,7 +107,7 @@ def made(call, seed=0):
 
 
 def takes_gradient(loss, values, index):
-    """Tables of angles refuse one, and so does what has no derivative."""
+    """Whether an argument may have a gradient: tables of angles refuse one, and so do arguments without a derivative."""
     values = [v.clone().requires_grad_() if i == index else v for i, v in enumerate(values)]
     try:
         torch.autograd.grad(loss(*values), values[index])
@@ -213,7 +213,7 @@ def test_an_operator_in_place_refuses_a_tangent():
 
 
 def distinct_integers(seed):
-    """As drawer(); which of two rows for one slot stays is not said."""
+    """Like drawer(); it is unspecified which of two rows for one slot stays."""
     tensor, generator = drawer(seed), torch.Generator().manual_seed(seed)
 
     def drawn(*shape, dtype=torch.bfloat16):

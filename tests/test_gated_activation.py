@@ -66,7 +66,7 @@ def test_the_error_is_at_most_twice_torchs(target, dtype, kind, columns):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [BF16, F16])
 def test_every_16_bit_gate(target, dtype, kind):
-    """Rounded to nearest but for float32's own error, and infinities and NaNs where PyTorch has them."""
+    """Rounded to nearest up to float32's own error, with infinities and NaNs where PyTorch has them."""
     gate = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     x = torch.stack([gate, torch.ones_like(gate)], -1)
     mine, normal = gated_activation(x, kind)[:, 0].double(), gate.isfinite()
@@ -91,7 +91,7 @@ def test_every_16_bit_gate(target, dtype, kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(), (17,), (3, 257), (2, 5, 136)])
 def test_gate_and_other_apart(target, kind, shape):
-    """The bits of one tensor that holds both, and their gradients."""
+    """Bitwise equal to passing one tensor that holds both, including the gradients."""
     gate, other, dy = (draw(*shape, seed=seed) for seed in range(3))
     if not shape:
         gate, other, dy = (value.reshape(()) for value in (gate, other, dy))
@@ -356,7 +356,7 @@ def test_bad_operands(call, message):
 
 @pytest.mark.slow
 def test_more_than_four_gibibytes():
-    """Rows that lie further apart than 32-bit offsets reach, forward and backward."""
+    """Rows further apart than 32-bit offsets reach, forward and backward."""
     storage = torch.zeros(1 + 2**31 + 64, dtype=BF16)
     x = torch.as_strided(storage, (2, 64), (2**31, 1), 1)
     x.copy_(draw(2, 64))

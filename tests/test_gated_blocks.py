@@ -16,7 +16,7 @@ GATES = {"SwiGLU": F.silu, "GeGLU": lambda gate: F.gelu(gate, approximate="tanh"
 
 
 class Phi3MLP(torch.nn.Module):
-    """As Transformers writes it: gate and up are the halves of one projection."""
+    """As in Transformers: gate and up are the halves of one projection."""
 
     def __init__(self, hidden=64, inner=40, dtype=BF16):
         super().__init__()
@@ -112,7 +112,7 @@ def test_other_projections_are_called():
 
 
 def test_patched_blocks_follow_their_projection():
-    """Without linear=True the product stays PyTorch's, and so does what it is made of."""
+    """Without linear=True the product stays PyTorch's, and so does everything that uses it."""
     module, x = Phi3MLP(), draw(3, 64)
     expected = module(x)
     with hipkittens.patched(module):

@@ -21,7 +21,7 @@ def random(*shape, dtype=torch.float32, seed=1):
 
 
 def problem(batch, tokens, key_heads, heads, key, value, dtype, gate=-1.0, seed=1):
-    """q, k, v, g and beta; of standard normal elements."""
+    """q, k, v, g and beta, with standard normal elements."""
     q = random(batch, tokens, key_heads, key, dtype=dtype, seed=seed)
     k = random(batch, tokens, key_heads, key, dtype=dtype, seed=seed + 1)
     v = random(batch, tokens, heads, value, dtype=dtype, seed=seed + 2)
@@ -42,8 +42,8 @@ def relative(found, reference):
 
 
 def assert_close(found, reference, rounded_error=2.0, wide=2e-5):
-    """Of 16-bit results at most twice the error of rounding the reference; of float32 ones, which sums of two elements and exponentials
-    make, a bound of their own: a hundredth of what fla-core's tests allow."""
+    """16-bit results: at most twice the error of rounding the reference. float32 results, which come from sums of two elements and
+    exponentials: a separate bound, a hundredth of what fla-core's tests allow."""
     assert found.shape == reference.shape and found.isfinite().all()
     if found.dtype == torch.float32:
         assert relative(found, reference) <= wide
@@ -95,7 +95,7 @@ def check_gradients(target, dtype, tokens, key_heads, heads, key, value, of_init
 @pytest.mark.parametrize("gate", [0.0, -1e-3, -50.0])
 @pytest.mark.parametrize("tokens", [5, 150])
 def test_equal_keys_and_any_decay(target, gate, tokens):
-    """Keys that repeat with beta 1 make a system of ones; decays of e^-50 a step make sums of -7500."""
+    """Keys that repeat with beta 1 give a system of ones; decays of e^-50 a step give sums of -7500."""
     q, k, v, _, _ = problem(1, tokens, 1, 2, 64, 32, torch.bfloat16)
     k = k[:, :1].expand_as(k)
     g, beta = torch.full((1, tokens, 2), gate), torch.ones(1, tokens, 2)
@@ -120,7 +120,7 @@ def test_equal_keys_and_any_decay(target, gate, tokens):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_packed_sequences_are_those_of_separate_calls(target, dtype):
-    """To the bit, outputs, states and gradients; empty ones keep their state. Where a chunk is each sequence's own."""
+    """Bitwise equal outputs, states and gradients; empty ones keep their state. Where each sequence has its own chunks."""
     ends = [0, 20, 20, 85, 213]
     inputs = [each.requires_grad_() for each in problem(1, ends[-1], 1, 2, 64, 24, dtype)]
     initial = random(4, 2, 64, 24, seed=9).requires_grad_()
@@ -194,7 +194,7 @@ def test_two_runs_give_the_same_bytes():
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("tokens", [3, 70])
 def test_strides_batches_and_layouts_of_states(target, tokens):
-    """Slices of one projection, heads before tokens, odd offsets; states with values first."""
+    """Slices of one projection, heads before tokens, odd offsets; states with the value dimension first."""
     inputs = problem(2, tokens, 2, 2, 64, 24, torch.bfloat16)
     q, k, v, g, beta = inputs
     projection = torch.full((2, tokens, 2, 64 + 64 + 24 + 9), NAN, dtype=torch.bfloat16)
@@ -260,7 +260,7 @@ def test_step_with_slots(target, layout, dtype, state_dtype, key):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_speculative_decoding(target):
-    """The state after each token in a slot of its own, from which the next call goes on behind what was accepted."""
+    """The state after each token in its own slot, from which the next call continues after the accepted tokens."""
     first, second = (problem(2, 3, 1, 2, 64, 16, torch.bfloat16, seed=seed) for seed in (1, 20))
     pool = torch.full((8, 2, 64, 16), NAN)
     pool[[0, 4]] = initial = random(2, 2, 64, 16, seed=9)
@@ -310,7 +310,7 @@ def test_empty_tensors():
 
 
 def test_chunks_are_the_recurrence():
-    """Of PyTorch's operations, to float64's last bits."""
+    """PyTorch's chunked operations agree with the recurrence to float64's last bits."""
     inputs = [each.double() for each in problem(1, 150, 1, 2, 24, 16, torch.float32)]
     state, starts = random(3, 2, 24, 16, dtype=torch.float64), torch.tensor([0, 70, 70, 150])
     for found, expected in zip(
@@ -341,7 +341,7 @@ def test_torch_backend(monkeypatch):
 @pytest.mark.parametrize("rule", ["gated_delta_rule", "kimi_delta_attention"])
 @pytest.mark.parametrize("ends", [[2, 9, 9, 20], [5, 5], [4]], ids=str)
 def test_torch_backend_of_tokens_without_a_sequence(monkeypatch, rule, ends):
-    """Before the first and behind the last one, and where there is none: zeros, as kernels give, and gradients of zero."""
+    """Before the first sequence and after the last one, and where there is none: zeros, as from the kernels, and gradients of zero."""
     inputs = list(problem(1, 24, 1, 2, 64, 16, torch.float32))
     if rule == "kimi_delta_attention":
         inputs[3] = inputs[3][..., None].expand(1, 24, 2, 64)

@@ -32,7 +32,7 @@ def ends_of(sizes):
 
 
 def in_double(rows, w, ends, bias, kind="silu", interleaved=False, limit=None):
-    """What is behind the last group is zero."""
+    """The float64 result; rows past the last group are zero."""
     rows, w = rows.double(), w.double()
     bias = rows.new_zeros(w.shape[:2]) if bias is None else bias.double()
     parts, begin = [], 0
@@ -103,7 +103,7 @@ def test_large_tiles(draw, sizes):
 
 @pytest.mark.parametrize("interleaved", (False, True))
 def test_gradients(arch, draw, interleaved):
-    """Twice PyTorch's own error at most, which rounds the sums before it gates them; the result is the same with and without."""
+    """At most twice the error of PyTorch, which rounds the pre-activation values; the result is the same with and without gradients."""
     sizes, n, k = (20, 0, 33), 128, 72
     tensors = draw(sum(sizes) + 3, k), draw(3, n, k, scale=0.1), draw(3, n)
     ends, grad = ends_of(sizes), draw(sum(sizes) + 3, n // 2)
@@ -132,7 +132,7 @@ def test_gradients(arch, draw, interleaved):
 
 
 def test_weights_by_columns_are_not_copied(draw):
-    """Two launches that read them as they lie."""
+    """Two launches that read them in place."""
     rows, ends = draw(60, 64), ends_of((30, 30))
     w = draw(2, 64, 96).mT
     with hipkittens.timing("MI300X") as run:

@@ -25,12 +25,12 @@ def random(*shape, dtype=BF16, seed=0):
 
 
 def whole(*shape, dtype=BF16, seed=0):
-    """Small whole numbers, of which every sum of products is exact."""
+    """Small integers, for which every sum of products is exact."""
     return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def exact(a, b, offs):
-    """Whole numbers' products, in float64."""
+    """Products of integers, in float64."""
     return in_groups(a.double(), b.double(), offs)
 
 
@@ -45,7 +45,7 @@ SIZES = [
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_groups_of_rows(target, sizes):
-    """Exact, and zero behind the last group; N and K are odd, so that the last of a row stands in half a dword."""
+    """Exact, and zero past the last group; N and K are odd, so that the last element of a row occupies half a dword."""
     for n, k in ((257, 17), (72, 160)):
         a, b, offs = whole(70, k), whole(len(sizes), k, n, seed=1), ends_of(sizes)
         out = hipkittens.grouped_matmul(a, b, offs, out_dtype=F32)
@@ -55,7 +55,7 @@ def test_groups_of_rows(target, sizes):
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_groups_of_the_summed_dimension(target, sizes):
-    """Groups begin at odd places of rows that run along K, too; an empty group's product is zero."""
+    """Groups begin at odd positions of rows that run along K, too; an empty group's product is zero."""
     a, b, offs = whole(35, 70), whole(70, 48, seed=1), ends_of(sizes)
     expected = exact(a, b, offs)
     for first in (a, a.mT.contiguous().mT):
@@ -139,7 +139,7 @@ def test_more_groups_than_lanes(target):
 
 
 def test_layouts(target):
-    """Rows with gaps of NaN, matrices far apart, expanded ones, and strides of which no row or column is contiguous."""
+    """Rows with gaps of NaN, matrices far apart, expanded ones, and strides with neither contiguous rows nor contiguous columns."""
     a, b, offs = whole(40, 48), whole(3, 48, 32, seed=1), ends_of([17, 3, 15])
     expected = exact(a, b, offs)
     nan = float("nan")
@@ -161,7 +161,7 @@ def test_layouts(target):
 
 
 def test_values_of_other_groups_are_not_read_into_sums(target):
-    """NaN in a group stays there, and what is behind the last group goes nowhere."""
+    """NaN in a group stays there, and rows past the last group affect nothing."""
     nan = float("nan")
     a, b, offs = whole(40, 48), whole(3, 48, 32, seed=1), ends_of([17, 3, 15])
     a[17:20] = nan
@@ -227,7 +227,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients(target, kind):
-    """Of what is behind the last group: zero."""
+    """Rows past the last group have a gradient of zero."""
     offs = ends_of([17, 0, 15])
     a, b = (random(*shape, seed=seed) for seed, shape in enumerate(KINDS[kind]))
 
@@ -274,7 +274,7 @@ def test_gradient_of_bias(target, kind, per_group):
 
 
 def test_double_backward(target):
-    """The derivative of a gradient is a product of groups too, and is not silently zero."""
+    """The derivative of a gradient is a grouped product too, and is not silently zero."""
     offs = ends_of([5, 0, 2])
     a, b = random(8, 6), random(3, 6, 5, seed=1)
 
@@ -324,7 +324,7 @@ def test_compile(target, compile_backend):
 
 
 def test_ends_stay_on_the_device():
-    """Shapes, and with them launches, follow from sizes alone: offs without values will do."""
+    """Shapes, and therefore launches, follow from sizes alone: offs without values suffices."""
     a, b, offs = (
         random(40, 24).to("meta"),
         random(3, 24, 16).to("meta"),

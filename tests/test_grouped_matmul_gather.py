@@ -33,7 +33,7 @@ def positive(*shape, seed=0):
 
 
 def operands(target, of, tokens, rows, sizes, n, k):
-    """Codes of a (tokens, K), their scales as of so many rows, w (G, N, K), its scales, and options."""
+    """Quantized values of a (tokens, K), their scales for so many rows, w (G, N, K), its scales, and options."""
     groups, blocks = len(sizes), -(-k // 128)
     if of in ("row", "tensor", "int8"):
         dtype = torch.int8 if of == "int8" else float8(target)
@@ -102,7 +102,7 @@ def test_large_tiles(target, of):
 
 @pytest.mark.parametrize("of", ["row", "bf16 x mxfp4"])
 def test_rows_are_apart(target, of):
-    """Rows of a larger tensor, which are read where they are."""
+    """Rows of a larger tensor, which are read in place."""
 
     def apart(a):
         around = torch.full((a.shape[0], a.shape[1] + 16), 127, dtype=torch.int8).to(a.dtype)
@@ -114,7 +114,7 @@ def test_rows_are_apart(target, of):
 
 @pytest.mark.parametrize("of", ["row", "blocks"])
 def test_entries_that_name_no_row(target, of):
-    """They count as rows of zeros, whatever is behind a in memory."""
+    """They count as rows of zeros, whatever follows a in memory."""
     a, scale_a, w, scale_b, _ = operands(target, of, 6, 8, [8], 32, 128)
     around = torch.full((7, 128), 100, dtype=torch.int8).to(a.dtype)
     around[:6] = a
@@ -126,7 +126,7 @@ def test_entries_that_name_no_row(target, of):
 
 
 def test_in_torch(monkeypatch):
-    """By PyTorch's operations."""
+    """Implemented by PyTorch's operations."""
     a, scale_a, w, scale_b, _ = operands("gfx950", "row", 9, 20, [7, 10], 32, 96)
     entries, ends = entries_of(20, 9, 2), ends_of([7, 10])
     given = {"scale_a": scale_a, "scale_b": scale_b, "out_dtype": F32}
@@ -148,7 +148,7 @@ SPECS = [
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.format}-{spec.granularity}-{spec.layout}")
 @pytest.mark.parametrize(("tokens", "choices", "columns"), [(13, 4, 160), (1, 1, 2048), (70, 9, 2816)])
 def test_codes_of_tokens(target, spec, tokens, choices, columns):
-    """Codes are those of x, scales those of the rows of its choices, of which some have none."""
+    """Quantized values are those of x, scales those of the rows of its choices; some tokens have none."""
     if target == "gfx942" and spec.format.startswith("mx"):
         pytest.skip("no such matrix instruction")
     x = draw(tokens, columns, dtype=BF16)
@@ -169,7 +169,7 @@ def test_codes_of_tokens(target, spec, tokens, choices, columns):
 
 
 def _scales_of_rows(scales, ends, spec):
-    """Those of rows in groups: of a band the others are not written."""
+    """The scales of rows in groups; the other scales of a band are not written."""
     if not spec.format.startswith("mx"):
         return scales[: ends[-1]]
     begins = [0, *ends.tolist()]
@@ -181,7 +181,7 @@ def _scales_of_rows(scales, ends, spec):
 
 
 def test_product_of_quantized_tokens(target):
-    """Both together: the bits of expert_gather, quantize and the product."""
+    """Both together: bitwise equal to expert_gather, quantize and the product."""
     x, w = draw(19, 256, dtype=BF16), draw(4, 64, 256, seed=1).to(float8(target))
     order = expert_sort(torch.arange(57).view(19, 3) % 4, None, 4, layout="ragged")
     ends, scale_b = order.offsets[1:], positive(4, 1, 64)

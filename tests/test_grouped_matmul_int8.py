@@ -54,7 +54,7 @@ def test_sums_are_exact(target, sizes, n, k):
 
 
 def test_largest_sums_are_exact(target):
-    """-128 * -128 for each of the most K there may be: just below 2 ** 31."""
+    """-128 * -128 for each of the largest supported K: just below 2 ** 31."""
     k = 2**17 - 4
     a, b = torch.full((2, k), -128, dtype=I8), torch.full((1, k, 1), -128, dtype=I8)
     out = hipkittens.grouped_matmul(a, b, ends_of([1]), out_dtype=I32)
@@ -106,7 +106,7 @@ def test_tiles(target, tile, sizes, n, k):
 
 
 def test_layouts(target):
-    """Rows with gaps, rows that begin anywhere, and weights that are not contiguous along K."""
+    """Rows with gaps, rows at any alignment, and weights that are not contiguous along K."""
     a, b, offs = operands([9, 0, 20], 140, 200)
     reference = expected(a, b, offs)
     for gap in (3, 8):

@@ -50,7 +50,7 @@ def left_operand(dtype, scaling, m, k, seed, exponents):
 
 
 def right_operand(dtype, groups, n, k, seed, exponents):
-    """Codes and scales of (groups, n, ...), and their values."""
+    """Quantized values and scales of (groups, n, ...), and their dequantized values."""
     if dtype == FP4:
         found = weights(groups * n, k, seed, exponents)
     else:
@@ -76,7 +76,7 @@ def check(of, sizes, n, k, dtype=F32, exponents=20, **options):
 @pytest.mark.parametrize("of", OPERANDS, ids=str)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_sizes_of_groups(target, of, sizes):
-    """N is inside a tile; K ends inside one, and inside a block of factors."""
+    """N ends inside a tile; K ends inside one, and inside a block of factors."""
     if has(target, of):
         for n, k in ((136, 160), (257, 288), (3, 32)):
             check(of, sizes, n, k)
@@ -166,7 +166,7 @@ def test_bias(target, per_group):
 
 @pytest.mark.parametrize("of", OPERANDS, ids=str)
 def test_ends_of_e8m0(target, of):
-    """Bytes of 255 are NaN in their row or their group's column alone, also of rows behind the last group; 0 is 2 ** -127."""
+    """Bytes of 255 are NaN only in their row or their group's column, including rows past the last group; 0 is 2 ** -127."""
     if not has(target, of):
         return
     sizes, n, k = [20, 3, 9], 136, 256
@@ -188,7 +188,7 @@ def test_ends_of_e8m0(target, of):
 
 
 def test_layouts(target):
-    """Rows that begin anywhere, weights that are not contiguous along K, scales of any strides, and those of PyTorch's dtypes."""
+    """Rows at any alignment, weights that are not contiguous along K, scales of any strides, and those of PyTorch's dtypes."""
     for of in OPERANDS:
         if not has(target, of):
             continue
@@ -216,7 +216,7 @@ def test_layouts(target):
 
 
 def test_shuffled_scales_of_weights(target):
-    """What quantize writes of each group's matrix, in the kernels' order."""
+    """quantize's output for each group's matrix, in the kernels' order."""
     x, w = torch.randn(40, 320, dtype=BF16), torch.randn(3, 96, 320)
     offs = ends_of([20, 0, 17])
     codes, scales = quantize(w.view(288, 320), QuantSpec("mxfp4"))
@@ -263,7 +263,7 @@ def test_empty(target):
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
 @pytest.mark.parametrize("offs", [[40, 10, 60], [-5, 20, 100], [2**31 - 1, 3, -(2**31)]], ids=str)
 def test_wrong_ends_touch_no_other_memory(arch, offs):
-    """As of other grouped products; groups that overlap write the same rows, which the simulator reports."""
+    """As for other grouped products; groups that overlap write the same rows, which the simulator reports."""
     with hipkittens.simulate(arch, checks="all") as simulation:
         for of in OPERANDS:
             if has(arch, of):
@@ -273,7 +273,7 @@ def test_wrong_ends_touch_no_other_memory(arch, offs):
 
 
 def test_ends_stay_on_the_device():
-    """Shapes, and with them launches, follow from sizes alone: offs without values will do."""
+    """Shapes, and therefore launches, follow from sizes alone: offs without values suffices."""
     with hipkittens.simulate("gfx950"):
         for of in OPERANDS:
             arguments, scales, *_ = operands(of, [9, 20], 16, 32)
@@ -307,7 +307,7 @@ def test_compile(target, compile_backend):
 
 
 def test_flops(target):
-    """Of codes, not of bytes."""
+    """Counted in elements, not in bytes."""
     for of in OPERANDS:
         if has(target, of):
             arguments, scales, *_ = operands(of, [9, 20], 16, 64)

@@ -43,7 +43,7 @@ def codes(target, *shape, seed):
 
 
 def operands(target, sizes, n, k, blocks=False, exponents=20, behind=3):
-    """a, b, offs, both scales, and the values of a and b in float64."""
+    """a, b, offs, both scales, and the dequantized values of a and b in float64."""
     m, groups = sum(sizes) + behind, len(sizes)
     a, w = codes(target, m, k, seed=k), codes(target, groups, n, k, seed=n)
     if not blocks:
@@ -74,7 +74,7 @@ def check(target, sizes, n, k, blocks=False, dtype=F32, exponents=20):
 @pytest.mark.parametrize("blocks", [False, True])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_sizes_of_groups(target, sizes, blocks):
-    """N is inside a tile and a block of columns; rows of K are whole dwords, or are copied to such."""
+    """N ends inside a tile and a block of columns; rows of K are whole dwords, or are copied so that they are."""
     for n, k in ((136, 160), (257, 275)):
         check(target, sizes, n, k, blocks)
 
@@ -135,7 +135,7 @@ def test_whole_numbers_of_many_groups_are_exact(tile, sizes, n, k):
 
 
 def test_scales_of_tensors(target):
-    """One factor for all of an operand, or for each group's matrix; with rows of the other, or with one."""
+    """One factor for all of an operand, or for each group's matrix; with row scales of the other operand, or with one."""
     a, b, offs, rows, columns, left, right = operands(target, [9, 0, 20], 40, 64, exponents=3)
     one, each = torch.tensor(0.75), torch.tensor([0.5, 3.0, 1.5])
     plain = a.double(), b.double()
@@ -163,7 +163,7 @@ def test_bias(target, per_group):
 
 @pytest.mark.parametrize("blocks", [False, True])
 def test_zero_and_nan_stay_where_they_are(target, blocks):
-    """Of scales, of codes, and of what is behind the last group, which goes nowhere."""
+    """In scales, in quantized values, and past the last group, where they affect nothing."""
     sizes, n, k = [20, 3, 9], 136, 256
     a, b, offs, scale_a, scale_b, left, right = operands(target, sizes, n, k, blocks, exponents=0)
     expected = in_groups(left, right, offs)
@@ -183,7 +183,7 @@ def test_zero_and_nan_stay_where_they_are(target, blocks):
 
 
 def test_layouts(target):
-    """Rows with gaps, rows that begin anywhere, weights that are not contiguous along K, and scales of any strides."""
+    """Rows with gaps, rows at any alignment, weights that are not contiguous along K, and scales of any strides."""
     a, b, offs, scale_a, scale_b, left, right = operands(target, [9, 0, 20], 140, 200, blocks=True)
     expected = in_groups(left, right, offs)
 
@@ -258,7 +258,7 @@ def test_a_tensor_of_the_other_target_is_refused(target):
 
 
 def test_ends_stay_on_the_device():
-    """Shapes, and with them launches, follow from sizes alone: offs without values will do."""
+    """Shapes, and therefore launches, follow from sizes alone: offs without values suffices."""
     with hipkittens.simulate("gfx950"):
         given = [value.to("meta") for value in operands("gfx950", [9, 20], 16, 32)[:5]]
         a, b, offs, scale_a, scale_b = given

@@ -19,7 +19,7 @@ def target(request):
 
 
 def draw(*shape, dtype=BF16, seed=0, grad=False):
-    """Any bits, NaN of every kind among them."""
+    """Random bit patterns, including NaN of every kind."""
     bits = BITS[dtype]
     limits = torch.iinfo(bits)
     generator = torch.Generator().manual_seed(seed)

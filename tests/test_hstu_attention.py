@@ -26,7 +26,7 @@ def target(request):
 
 @pytest.fixture(autouse=True)
 def results_begin_as_nan():
-    """What torch.empty gives in this mode."""
+    """As torch.empty returns in this mode."""
     torch.use_deterministic_algorithms(True)
     assert torch.empty(3, dtype=BF16).isnan().all()
     yield
@@ -48,7 +48,7 @@ def draw(lengths, heads, key_heads, size, value_size=None, dtype=BF16, seed=0):
 
 
 def sees(i, j, length, targets, causal=True, max_attn_len=0, contextual_seq_len=0):
-    """The definition: places of context, history and targets, then which of two rows sees the other."""
+    """The definition: positions of context, history and targets, then which of two rows sees the other."""
     before = max(contextual_seq_len - 1, 0)
     behind = length - targets - before
 
@@ -64,7 +64,7 @@ def sees(i, j, length, targets, causal=True, max_attn_len=0, contextual_seq_len=
 
 
 def exact(q, k, v, lengths, longest, scale, targets, **masks):
-    """In q's float64, sequence by sequence."""
+    """The reference in q's float64, sequence by sequence."""
     parts = []
     k, v = (rows.repeat_interleave(q.shape[1] // rows.shape[1], 1) for rows in (k, v))
     for b, (q_b, k_b, v_b) in enumerate(
@@ -152,8 +152,8 @@ def test_one_sequence(target, length):
 
 
 def test_gradients_of_rows_that_see_themselves_alone(target):
-    """Where one gradient of a score is all there is of a row, it is rounded once, as PyTorch's gradient of the weight is: a row's error may be
-    any multiple of PyTorch's, either way, and over many rows neither is larger."""
+    """Where the single gradient of a score is all there is in a row, it is rounded once, as PyTorch's gradient of the weight is: a row's
+    error may be any multiple of PyTorch's, either way, and over many rows neither is larger."""
     lengths = (1,) * 512
     *inputs, grad_out = draw(lengths, 2, 2, 8)
     options = 1, -0.3, False, 0, 0
@@ -178,7 +178,7 @@ def test_gradients_of_rows_that_see_themselves_alone(target):
 
 
 def test_large_scores(target):
-    """silu of large scores of either sign is the score itself, or nothing."""
+    """silu of a large score is the score itself if positive, and zero if negative."""
     lengths = (70, 33)
     assert_parity(draw(lengths, 2, 2, 64), lengths, scale=40.0, longest=4096)
 
@@ -228,7 +228,7 @@ def test_strided_rows(target):
 
 
 def test_nothing(target):
-    """No rows, and sequences without any."""
+    """No rows, and empty sequences."""
     for lengths in ((0,), (0, 0)):
         *inputs, grad_out = draw(lengths, 2, 1, 64)
         results = with_gradients(lambda *rows: hstu_attention(*rows, ends_of(lengths), 0), inputs, grad_out)  # noqa: B023

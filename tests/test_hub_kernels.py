@@ -62,7 +62,7 @@ def test_metadata(variants):
 
 
 def test_a_variant_imports_torch_and_itself_alone(variants):
-    """Function bodies count, too: whatever a call imports has to be there."""
+    """Function bodies count, too: whatever a call imports has to be present."""
     (folder, *_) = variants.values()
     package = folder / "hipkittens"
     for path in package.rglob("*.py"):

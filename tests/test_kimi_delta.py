@@ -25,7 +25,7 @@ def random(*shape, dtype=F32, seed=1):
 
 
 def problem(batch, tokens, key_heads, heads, key, value, dtype, gate="mixed", seed=1):
-    """q, k, v, g and beta; of standard normal elements, and decays from 0 to -50 in the channels of each token."""
+    """q, k, v, g and beta, with standard normal elements, and decays from 0 to -50 in the channels of each token."""
     q = random(batch, tokens, key_heads, key, dtype=dtype, seed=seed)
     k = random(batch, tokens, key_heads, key, dtype=dtype, seed=seed + 1)
     v = random(batch, tokens, heads, value, dtype=dtype, seed=seed + 2)
@@ -43,7 +43,7 @@ def exact(*tensors, **options):
 
 
 def as_one_chunk(q, k, v, g, beta, initial):
-    """All tokens as one system of equations: (I + A) V' = beta (V - e^gamma K S), written for channels."""
+    """All tokens as one system of equations: (I + A) V' = beta (V - e^gamma K S), per channel."""
     group = v.shape[2] // q.shape[2]
     q, k = (unit_vectors(each).repeat_interleave(group, 2).transpose(1, 2) for each in (q, k))
     v, g, beta = v.transpose(1, 2), g.transpose(1, 2), beta.transpose(1, 2)[..., None]
@@ -64,12 +64,13 @@ def relative(found, reference):
 
 
 def in_chunks(dtype, tokens):
-    """The bound of float32 states: sums of two 16-bit elements are operands in chunks, a hundredth of what fla-core's tests allow."""
+    """The error bound of float32 states: in chunks, sums of two 16-bit elements are operands; a hundredth of what fla-core's tests
+    allow."""
     return 2e-5 if dtype != F32 and tokens >= 17 else 1e-6
 
 
 def assert_close(found, reference, wide=1e-6):
-    """Of 16-bit results at most twice the error of rounding the reference; of float32 ones, a few of their roundings."""
+    """16-bit results: at most twice the error of rounding the reference. float32 results: a few of their roundings."""
     assert found.shape == reference.shape and found.isfinite().all()
     if found.dtype == F32:
         assert relative(found, reference) <= wide
@@ -81,7 +82,7 @@ def assert_close(found, reference, wide=1e-6):
 
 
 def test_chunks_of_pytorch_are_the_recurrence():
-    """To float64's last bits, of several chunks and of packed sequences."""
+    """To float64's last bits, for several chunks and for packed sequences."""
     initial, starts = random(3, 2, 24, 16, dtype=torch.float64, seed=9), torch.tensor([0, 70, 70, 150])
     for gate in ("mixed", -50.0, -1e-2):
         inputs = [each.double() for each in problem(1, 150, 1, 2, 24, 16, F32, gate)]
@@ -124,7 +125,7 @@ def test_outputs_and_states(target, dtype, tokens, key_heads, heads, key, value)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_columns_of_many_states(target, dtype):
-    """So many states that a workgroup takes 32 columns of one."""
+    """So many states that a workgroup processes 32 columns of one."""
     inputs = problem(1, 70, 80, 160, 56, 40, dtype)
     initial = random(1, 160, 56, 40, seed=9)
     expected = exact(*inputs, initial=initial.double())
@@ -140,8 +141,8 @@ def test_columns_of_many_states(target, dtype):
 @pytest.mark.parametrize("tokens", [5, 33, 150])
 @pytest.mark.parametrize("every", [1, 2])
 def test_equal_keys_and_any_decay(target, gate, tokens, every):
-    """Keys that repeat with beta 1 make a system of ones, in which a decay that overflows or is no number would be everywhere. What is left
-    in the state is small beside what has been in it: PyTorch's chunks in bfloat16 are 1e-2 off."""
+    """Keys that repeat with beta 1 give a system of ones, in which a decay that overflows or is NaN would spread everywhere. The remaining
+    state is small compared with its former contents: PyTorch's chunks in bfloat16 are 1e-2 off."""
     q, k, v, g, _ = problem(1, tokens, 1, 2, 64, 32, BF16, gate)
     k, beta = k[:, :1].expand_as(k), torch.ones(1, tokens, 2)
     # Half of the channels keep everything, or all of them decay.
@@ -157,7 +158,7 @@ def test_equal_keys_and_any_decay(target, gate, tokens, every):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("at", range(0, 40, 3))
 def test_a_decay_of_one_row(target, at):
-    """Each row's decay is between the rows before it and those from it on, in blocks and from block to block."""
+    """Each row's decay applies between the rows before it and those from it on, within blocks and from block to block."""
     q, k, v, g, beta = problem(1, 70, 1, 1, 64, 16, F32, 0.0)
     g[:, at::23, :, 1::2] = -3.0
     with hipkittens.simulate(target):
@@ -182,7 +183,7 @@ def test_equal_channels_of_chunks_are_a_head(target, dtype):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_errors_are_within_those_of_pytorch(target):
-    """Of chunks in PyTorch's products of the same dtype: outputs and states."""
+    """Compared with chunks in PyTorch's products of the same dtype: outputs and states."""
     inputs = problem(1, 200, 1, 2, 128, 64, BF16)
     expected = exact(*inputs)
     theirs = in_torch(*inputs, 128**-0.5, None, True, operand=BF16)
@@ -197,7 +198,7 @@ def test_errors_are_within_those_of_pytorch(target):
 @pytest.mark.parametrize("tokens", [17, 63, 250])
 @pytest.mark.parametrize("of_channels", [True, False])
 def test_a_decayed_state(target, gate, tokens, of_channels):
-    """Rates of 0 leave the state and its decays: as PyTorch's, e to a sum that is rounded once in each chunk."""
+    """Rates of 0 leave only the state and its decays: as in PyTorch, e to the power of a sum that is rounded once in each chunk."""
     q, k, v, g, _ = problem(1, tokens, 1, 2, 64, 32, F16, gate)
     initial, beta = random(1, 2, 64, 32, seed=9), torch.zeros(1, tokens, 2)
     rule = kimi_delta_attention if of_channels else gated_delta_rule
@@ -215,7 +216,7 @@ def test_a_decayed_state(target, gate, tokens, of_channels):
 @pytest.mark.parametrize("tokens", [17, 20, 63, 64])
 @pytest.mark.parametrize("of_channels", [True, False])
 def test_float32_sums_with_strong_decays(target, tokens, of_channels):
-    """A chunk's last tokens are the larger terms of a state's sums, at any place among those of a product. Of 30 draws, all together."""
+    """A chunk's last tokens are the larger terms of a state's sums, at any position within a matrix product. Over 30 draws together."""
     rule = kimi_delta_attention if of_channels else gated_delta_rule
     errors = torch.zeros(2, dtype=torch.float64)
     for draw in range(30):
@@ -233,7 +234,7 @@ def test_float32_sums_with_strong_decays(target, tokens, of_channels):
 @pytest.mark.parametrize("layout", ["kv", "vk"])
 @pytest.mark.parametrize("dtype, key", [(BF16, 128), (F16, 256), (F32, 60)], ids=str)
 def test_equal_channels_are_a_head(target, layout, dtype, key):
-    """Decays of 1 to the bit; others to the roundings of their products."""
+    """Decays of 1 give the same bits; others agree up to the roundings of their products."""
     q, k, v, _, beta = problem(2, 2, 1, 2, key, 36, dtype)
     shape = (2, 2, key, 36) if layout == "kv" else (2, 2, 36, key)
     options = {"l2norm": True, "state_layout": layout}
@@ -252,7 +253,7 @@ def test_equal_channels_are_a_head(target, layout, dtype, key):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("ends", [[0, 5, 5, 6, 13], [0, 20, 20, 85, 213]], ids=["steps", "chunks"])
 def test_packed_sequences_are_those_of_separate_calls(target, dtype, ends):
-    """To the bit, outputs and states; empty ones keep their state, and tokens behind the last one give zeros."""
+    """Bitwise equal outputs and states; empty ones keep their state, and tokens past the last one give zeros."""
     inputs = problem(1, ends[-1] + 3, 1, 2, 64, 24, dtype)
     initial = random(4, 2, 64, 24, seed=9)
     with hipkittens.simulate(target, checks="all") as run:
@@ -271,7 +272,7 @@ def test_packed_sequences_are_those_of_separate_calls(target, dtype, ends):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_pieces_and_steps_are_the_whole(target):
-    """To the bit: they are the same operations in the same order."""
+    """Bitwise equal: they are the same operations in the same order."""
     inputs = problem(2, 16, 1, 2, 64, 32, BF16)
     with hipkittens.simulate(target):
         out, final = kimi_delta_attention(*inputs, l2norm=True, return_state=True)
@@ -316,7 +317,7 @@ def test_two_runs_give_the_same_bytes():
 @pytest.mark.parametrize("tokens", [3, 70])
 @pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
 def test_strides_and_layouts_of_states(target, tokens, dtype):
-    """Slices of one projection, heads before tokens, decays that are not neighbours; states with values first."""
+    """Slices of one projection, heads before tokens, decays that are not contiguous; states with the value dimension first."""
     inputs = problem(2, tokens, 2, 2, 64, 24, BF16)
     inputs = *inputs[:3], inputs[3].to(dtype), inputs[4].to(dtype)
     q, k, v, g, beta = inputs
@@ -347,7 +348,7 @@ def test_strides_and_layouts_of_states(target, tokens, dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("tokens", [12, 70])
 def test_gates_in_the_kernel(target, bound, dtype, tokens):
-    """A_log of a head, dt_bias of a channel, logits of beta; x of q's dtype."""
+    """A_log per head, dt_bias per channel, logits of beta; x of q's dtype."""
     q, k, v, _, _ = problem(1, tokens, 1, 2, 60, 16, dtype)
     x, b = 4 * random(1, tokens, 2, 60, dtype=dtype, seed=5), random(1, tokens, 2, dtype=dtype, seed=6)
     gate = {"A_log": 2 * random(2, seed=7), "dt_bias": random(2, 60, seed=8)}
@@ -393,7 +394,7 @@ def test_step_with_slots(target, layout, dtype, key):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_speculative_decoding(target):
-    """The state after each token in a slot of its own, from which the next call goes on behind what was accepted."""
+    """The state after each token in its own slot, from which the next call continues after the accepted tokens."""
     first, second = (problem(2, 3, 1, 2, 64, 16, BF16, seed=seed) for seed in (1, 20))
     pool = torch.full((8, 2, 64, 16), NAN)
     pool[[0, 4]] = initial = random(2, 2, 64, 16, seed=9)

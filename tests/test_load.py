@@ -95,7 +95,7 @@ def test_kernels_of_a_function_and_of_all():
 
 
 def test_functions_made_of_others_load_what_they_launch():
-    """Whole operations: moe is a sort, moves of rows, products, gates and, with 8-bit weights, casts, in five folders."""
+    """Whole operations: moe is a sort, row moves, products, gates and, with 8-bit weights, casts, in five folders."""
     parts = ("expert_sort", "expert_gather", "grouped_matmul", "gated_activation", "quantize")
     assert hipkittens.load("moe") == hipkittens.load(*parts) == sum(map(hipkittens.load, parts))
     assert hipkittens.load("router_top1") == hipkittens.load("matmul") + hipkittens.load("router")
@@ -109,7 +109,7 @@ def test_functions_made_of_others_load_what_they_launch():
     ids=lambda f: f.name,
 )
 def test_a_function_launches_kernels_of_its_folders_alone(function):
-    """Of its usual call and, where it has one, the gradient of it."""
+    """Those of its usual call and, where it has one, of its gradient."""
     (operation,) = (each for each in operations.every() if function in each.functions)
     home = {
         kernel["symbol"]: entry["operation"]

@@ -85,7 +85,7 @@ def test_dtypes(target, dtype, out, bias_dtype):
 
 
 def layouts_of(values):
-    """The same matrix in every way a tensor can hold it."""
+    """The same matrix in every way a tensor can store it."""
     rows, columns = values.shape
     nan = float("nan")
     yield "dense", values

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.mla_rotary and rotary_cache_write: bitwise equal to the separate operations, in one launch; gradients, caches, 8-bit queries."""
+"""hipkittens.mla_rotary and rotary_cache_write: bitwise equal to the separate operations, in one launch; gradients, caches, 8-bit
+queries."""
 
 import pytest
 import torch
@@ -45,7 +46,7 @@ def latents(*tokens, heads=3, kv_heads=1, nope=32, rotary=16, dtype=BF16, grad=F
 
 
 def joined(parts, cos, sin, nope_first=True, **options):
-    """The definition: the rotation of the rotary parts, beside the others."""
+    """The definition: the rotated rotary parts, concatenated with the others."""
     turned = [rotary(each, cos, sin, **options) for each in parts[1::2]]
     pairs = [
         (rest, turn) if nope_first else (turn, rest) for rest, turn in zip(parts[::2], turned, strict=True)
@@ -138,7 +139,7 @@ def test_gradients_are_the_transpose(target, nope_first):
 @pytest.mark.parametrize("dtype", [BF16, F16])
 @pytest.mark.parametrize("kind", ["same", "float8", "int8"])
 def test_latent_caches(target, kind, dtype):
-    """The bytes of mla_cache_write on what is returned, nothing else; results as without a cache."""
+    """Bitwise equal to mla_cache_write of the returned tensors, and no other byte is written; results as without a cache."""
     of_cache = {"same": dtype, "int8": torch.int8}.get(kind) or dtype_of("fp8", torch.device("cpu"))
     scale = None if kind == "same" else torch.tensor(0.3)
     for nope, features, interleaved, nope_first in (
@@ -187,7 +188,7 @@ def test_queries_of_float8(target, dtype):
 @pytest.mark.parametrize("kind", ["same", "float8", "int8"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_caches_of_keys_and_values(target, layout, kind, dtype):
-    """The bytes of cache_write on what is returned and v, nothing else."""
+    """Bitwise equal to cache_write of the returned tensors and v, and no other byte is written."""
     of_cache = {"same": dtype, "int8": torch.int8}.get(kind) or dtype_of("fp8", torch.device("cpu"))
     scales = {} if kind == "same" else {"k_scale": torch.tensor(0.3), "v_scale": torch.tensor([2.5])}
     for features, pairs, interleaved, nope_first in (

@@ -60,7 +60,7 @@ def batches(model):
 
 
 def train(model, implementation, change=contextlib.nullcontext):
-    """Losses of all steps, and the parameters in the end."""
+    """Losses of all steps, and the final parameters."""
     torch.manual_seed(0)
     network = model(implementation).to(BF16).train()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
@@ -80,7 +80,7 @@ def train(model, implementation, change=contextlib.nullcontext):
 
 @contextlib.contextmanager
 def our_operators(network, calls=None, scale_error=1.0):
-    """network with every linear layer, norm, rotation and attention through this package."""
+    """The network with every linear layer, norm, rotation and attention replaced by this package's."""
     calls = {} if calls is None else calls
 
     def counted(name, function):
@@ -144,7 +144,7 @@ def our_operators(network, calls=None, scale_error=1.0):
 
 @contextlib.contextmanager
 def in_float32(network):
-    """Another order of PyTorch's: products and norms in float32, rounded once, and its own RMSNorm."""
+    """Another summation order in PyTorch: products and norms in float32, rounded once, and its own RMSNorm."""
 
     def forward(self, x):
         if isinstance(self, torch.nn.Linear):
@@ -162,14 +162,14 @@ def in_float32(network):
 
 
 def distances(one, other):
-    """RMS difference of the losses, and of the parameters over their size."""
+    """RMS difference of the losses, and of the parameters relative to their size."""
     losses = (one[0] - other[0]).square().mean().sqrt().item()
     return losses, ((one[1] - other[1]).norm() / other[1].norm()).item()
 
 
 @pytest.fixture(scope="module", params=[llama, bert], ids=["llama", "bert"])
 def trained(request):
-    """A model, PyTorch's runs of it, and how far those are from each other at most."""
+    """A model, PyTorch's runs of it, and the largest distance between those runs."""
     model = request.param
     runs = [train(model, "eager"), train(model, "sdpa"), train(model, "sdpa", in_float32)]
     noise = [

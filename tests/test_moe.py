@@ -15,7 +15,7 @@ HERE = torch.tensor([0, -1, 1, -1, 2, -1, 3, -1], dtype=torch.int32)
 
 
 def drawn(tokens, experts, k, dtype, held=None, bias=False, seed=3, inner=INNER):
-    """Arguments of moe but the ids, and the ids: k different experts of each token."""
+    """Arguments of moe without the ids, and the ids: k different experts per token."""
     generator = torch.Generator().manual_seed(seed)
     held = held or experts
 
@@ -47,7 +47,7 @@ def result_and_gradients(layer, dtype, arguments, grad):
 
 
 def assert_within_twice(found, reference, dtype, arguments, grad):
-    """In norm, and at the largest."""
+    """In norm, and in the largest element."""
     exact = result_and_gradients(reference, torch.float64, arguments, grad)
     torchs = result_and_gradients(reference, dtype, arguments, grad)
     for name, a, b, c in zip(
@@ -62,7 +62,7 @@ def assert_within_twice(found, reference, dtype, arguments, grad):
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16), ids=str)
 @pytest.mark.parametrize("experts", ("all", "half", "one"))
 def test_layer_and_its_gradients(target, dtype, experts):
-    """All experts here, half of them, and every token to one."""
+    """All experts here, half of them, and every token to one expert."""
     held = HERE if experts == "half" else None
     arguments, ids = drawn(33, 8, 2, dtype, held=4 if experts == "half" else 8)
     if experts == "one":
@@ -105,7 +105,7 @@ def test_without_a_gate(target, kind):
 
 
 def test_under_autocast():
-    """Results and gradients are those of tensors converted beforehand, gradients in float32."""
+    """Results and gradients are those of tensors converted beforehand, with gradients in float32."""
     arguments, ids = drawn(20, 8, 2, torch.bfloat16, bias=True)
     grad = torch.randn(20, HIDDEN, generator=torch.Generator().manual_seed(4))
     expected = result_and_gradients(ours(ids), torch.bfloat16, arguments, grad)

@@ -26,7 +26,7 @@ def target(request):
 
 
 def quantized(values, scaling):
-    """Codes, scales and what they mean, of rows or matrices by the largest magnitude."""
+    """Quantized values, scales and dequantized values, of rows or matrices by the largest magnitude."""
     amax = values.float().abs().amax(-1 if scaling == "row" else (-2, -1), keepdim=True)
     scale = torch.where(amax > 0, amax / 127, 1.0)
     codes = (values.float() * (1 / scale)).round().clamp(-127, 127).to(torch.int8)
@@ -58,7 +58,7 @@ def drawn(
 
 def layer(arguments, values, recipe, wide, *, activation="silu", expert_map=None, gated=True, interleaved=False,
           swiglu_limit=None, weight_input=False, bias1=None, bias2=None, smooth1=None, smooth2=None, **_):  # fmt: skip
-    """Of dequantised operands, rounded as moe rounds, or in float64 not at all; rows are quantised in both."""
+    """The layer on dequantized operands, rounded as moe rounds, or in float64 without rounding; rows are quantized in both."""
     x, w1, _, weights, ids = arguments
     tokens, k = ids.shape
     numbers = (ids if expert_map is None else expert_map[ids.long()]).long().reshape(-1)
@@ -92,7 +92,7 @@ def layer(arguments, values, recipe, wide, *, activation="silu", expert_map=None
 
 
 def assert_close(found, arguments, values, recipe, **options):
-    """Within twice PyTorch's error, in norm and at the largest."""
+    """Within twice PyTorch's error, in norm and in the largest element."""
     exact = layer(arguments, values, recipe, torch.float64, **options)
     theirs = layer(arguments, values, recipe, torch.float32, **options).double()
     assert found.dtype == arguments[0].dtype and found.isfinite().all()
@@ -103,7 +103,7 @@ def assert_close(found, arguments, values, recipe, **options):
 @pytest.mark.parametrize("recipe", RECIPES, ids="-".join)
 @pytest.mark.parametrize("experts", ("all", "half", "one"))
 def test_layer(target, recipe, experts):
-    """All experts here, half of them, and every token to one."""
+    """All experts here, half of them, and every token to one expert."""
     arguments, scales, values = drawn(33, 8, 2, recipe, held=4 if experts == "half" else 8)
     options = {"expert_map": HERE} if experts == "half" else {}
     if experts == "one":
@@ -135,7 +135,7 @@ def test_options_and_biases(target, options, smooth):
 @pytest.mark.parametrize(("experts", "k"), [(8, 2), (256, 8)])
 @pytest.mark.parametrize("tokens", (0, 1, 7, 64))
 def test_tokens_and_experts(target, tokens, experts, k):
-    """Rows that begin on no 4 bytes, too: 17 columns are copied to 20."""
+    """Including rows that are not aligned to 4 bytes: 17 columns are copied to 20."""
     for hidden, inner in ((64, 16), (17, 5)) if tokens == 7 else ((64, 16),):
         arguments, scales, values = drawn(tokens, experts, k, RECIPES[0], hidden=hidden, inner=inner)
         found = moe(*arguments, **scales)
@@ -145,7 +145,7 @@ def test_tokens_and_experts(target, tokens, experts, k):
 
 
 def test_factors_of_columns(target):
-    """With experts elsewhere; factors of weights that were divided by them give what the plain ones do."""
+    """With absent experts; factors on weights that were divided by them give the result of the plain ones."""
     recipe = RECIPES[0]
     arguments, options, values = drawn(33, 8, 2, recipe, held=4, smooth=True)
     found = moe(*arguments, expert_map=HERE, **options)

@@ -46,7 +46,7 @@ MODELS = {
 
 
 class Plain(torch.nn.Module):
-    """The same layer in PyTorch's operations, an expert's tokens at a time; scores are float32, as ours."""
+    """The same layer in PyTorch's operations, one expert's tokens at a time; scores are float32, as in ours."""
 
     def __init__(self, ours, options):
         super().__init__()

@@ -44,7 +44,7 @@ def has(target, rows):
 
 
 def weight(format, experts, rows, k, seed):
-    """Codes, scales and values whose sums of k are about as large as one of them."""
+    """Quantized values, scales and dequantized values whose sums over k are about as large as one of them."""
     if format == "fp4":
         codes, scales, values = weights(experts * rows, k, seed, exponents=2)
     else:
@@ -71,7 +71,8 @@ def drawn(
 
 def layer(arguments, values, spec, wide, *, kind="silu", held=None, gated=True, interleaved=False, limit=None,
           weight_input=False, bias1=None, bias2=None):  # fmt: skip
-    """Of dequantised operands. What is quantised is rounded before, as moe rounds; float64 rounds nothing behind the last product."""
+    """The layer on dequantized operands. Quantized inputs are rounded before, as moe rounds; float64 rounds nothing after the last
+    product."""
     x, _, _, topk_weights, ids = arguments
     tokens, k = ids.shape
     numbers = (ids if held is None else held[ids.long()]).long().reshape(-1)
@@ -107,7 +108,7 @@ def layer(arguments, values, spec, wide, *, kind="silu", held=None, gated=True, 
 
 
 def assert_close(found, arguments, values, spec, **options):
-    """Within twice PyTorch's error, in norm and at the largest."""
+    """Within twice PyTorch's error, in norm and in the largest element."""
     exact = layer(arguments, values, spec, F64, **options)
     theirs = layer(arguments, values, spec, F32, **options).double()
     assert found.dtype == arguments[0].dtype and found.isfinite().all()
@@ -118,7 +119,7 @@ def assert_close(found, arguments, values, spec, **options):
 @pytest.mark.parametrize("rows", ROWS, ids=str)
 @pytest.mark.parametrize("experts", ("all", "half", "one"))
 def test_layer(target, rows, experts):
-    """All experts here, half of them, and every token to one."""
+    """All experts here, half of them, and every token to one expert."""
     if not has(target, rows):
         return
     held = HERE if experts == "half" else None
@@ -192,7 +193,7 @@ def test_shuffled_scales(target):
 
 
 def test_weights_that_quantize_makes(target):
-    """Near the layer of weights that were not quantised."""
+    """Close to the layer with unquantized weights."""
     (x, _, _, topk_weights, ids), *_ = drawn(9, 4, 2)
     generator = torch.Generator().manual_seed(1)
     plain = [

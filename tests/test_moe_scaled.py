@@ -17,7 +17,7 @@ RECIPES = [("row", "row"), ("row", "tensor"), ("1x128", "128x128"), ("tensor", "
 
 
 def codes_and_scales(values, scaling, fp8):
-    """Quantised along the last dimension, for each row, tensor (or matrix of several), 128 of a row or 128 by 128."""
+    """Quantized along the last dimension, per row, tensor (or each of several matrices), 128 of a row or 128 by 128."""
     largest = values.float().abs()
     shape = values.shape
     if scaling == "row":
@@ -61,7 +61,7 @@ def drawn(
 
 def layer(arguments, values, recipe, wide, *, kind="silu", held=None, gated=True, interleaved=False, limit=None,
           weight_input=False, bias1=None, bias2=None):  # fmt: skip
-    """Of dequantised operands, rounded as moe rounds, or in float64 not at all; rows are quantised in both."""
+    """The layer on dequantized operands, rounded as moe rounds, or in float64 without rounding; rows are quantized in both."""
     x, w1, _, weights, ids = arguments
     fp8, tokens, k = w1.dtype, *ids.shape
     numbers = (ids if held is None else held[ids.long()]).long().reshape(-1)
@@ -93,7 +93,7 @@ def layer(arguments, values, recipe, wide, *, kind="silu", held=None, gated=True
 
 
 def assert_close(found, arguments, values, recipe, **options):
-    """Within twice PyTorch's error, in norm and at the largest."""
+    """Within twice PyTorch's error, in norm and in the largest element."""
     exact = layer(arguments, values, recipe, torch.float64, **options)
     theirs = layer(arguments, values, recipe, torch.float32, **options).double()
     assert found.dtype == arguments[0].dtype and found.isfinite().all()
@@ -111,7 +111,7 @@ def target(request):
 @pytest.mark.parametrize("recipe", RECIPES, ids="-".join)
 @pytest.mark.parametrize("experts", ("all", "half", "one"))
 def test_layer(target, recipe, experts):
-    """All experts here, half of them, and every token to one."""
+    """All experts here, half of them, and every token to one expert."""
     held = HERE if experts == "half" else None
     arguments, scales, values = drawn(target, 33, 8, 2, recipe, held=4 if experts == "half" else 8)
     if experts == "one":
@@ -173,7 +173,7 @@ def test_weights_that_quantize_makes(target):
 
 
 def test_scales_far_from_one(target):
-    """Over 2 ** -20 .. 2 ** 20 of weights; zeros of a row, and of all of x."""
+    """Weight scales over 2 ** -20 .. 2 ** 20; zeros in a row, and in all of x."""
     recipe = ("row", "row")
     arguments, scales, values = drawn(target, 12, 4, 2, recipe)
     generator = torch.Generator().manual_seed(8)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""mqa_logits and mqa_logits_paged compared with float64 over heads, ranges, lengths and pages; memory that is never read; refused arguments."""
+"""mqa_logits and mqa_logits_paged compared with float64 over heads, ranges, lengths and pages; memory that is never read; refused
+arguments."""
 
 import dataclasses
 import itertools
@@ -33,7 +34,7 @@ def dtype_of(kind, target):
 
 
 def check(target, problem, **options):
-    """Rms error at most RMS of the logits' own, and no element beyond sixteen times as much; no finding."""
+    """RMS error at most RMS times the logits' own, and no element off by more than sixteen times as much; no finding."""
     function = mqa_logits if isinstance(problem, LogitsProblem) else mqa_logits_paged
     with hipkittens.simulate(target, checks="all") as run:
         logits = function(*problem.arguments(), **options)
@@ -65,14 +66,14 @@ def test_ragged_ranges(target, kind, size, keys):
 @EVERY
 @pytest.mark.parametrize("heads", [1, 3, 16, 17, 64, 129, 300])
 def test_heads(target, kind, heads):
-    """Also more than LDS has room for."""
+    """Also more heads than fit into LDS."""
     check(target, draw_logits([(0, 70), (60, 300), (5, 6)], 300, heads=heads, dtype=dtype_of(kind, target)))
 
 
 @BOTH
 @EVERY
 def test_tokens_that_share_keys(target, kind):
-    """More tokens than a workgroup has, each with an end of its own."""
+    """More tokens than a workgroup has, each with its own end."""
     check(
         target,
         draw_logits([(0, 200 + n) for n in range(37)], 260, heads=8, size=64, dtype=dtype_of(kind, target)),
@@ -92,7 +93,7 @@ def test_pages(target, kind, page):
 @pytest.mark.parametrize("tokens, heads", [(2, 64), (3, 5), (17, 16), (2, 150)])
 @pytest.mark.parametrize("size", [64, 128])
 def test_several_tokens_of_a_sequence(target, kind, tokens, heads, size):
-    """Also of sequences shorter than their tokens, whose first ones see nothing."""
+    """Also sequences shorter than their tokens, whose first ones see nothing."""
     check(
         target,
         draw_paged_logits([70, 3, 0, 16], tokens, heads=heads, size=size, dtype=dtype_of(kind, target)),
@@ -121,7 +122,7 @@ def test_what_is_not_clean_is_not_written(target, kind):
 @BOTH
 @EVERY
 def test_each_part_of_a_logit_alone(target, kind):
-    """One head and one feature, so that each logit is a product that is known."""
+    """One head and one feature, so that each logit is a known product."""
     dtype = dtype_of(kind, target)
     problem = draw_logits([(0, 64)] * 4, 64, heads=4, dtype=dtype)
     q, k = torch.zeros(4, 4, 128), torch.zeros(64, 128)
@@ -140,7 +141,7 @@ def test_each_part_of_a_logit_alone(target, kind):
 @EVERY
 @pytest.mark.parametrize("heads", [64, 20])
 def test_nan_stays(target, kind, heads):
-    """Of a key, its scale, a query and a weight, where it belongs and nowhere else."""
+    """In a key, its scale, a query and a weight: it appears where it belongs and nowhere else."""
     dtype = dtype_of(kind, target)
     problem = draw_logits([(0, 200)] * 3, 200, heads=heads, dtype=dtype)
     problem.k[70, 5] = problem.k_scale[131] = problem.q[1, 3, 9] = NAN
@@ -193,7 +194,7 @@ def test_pages_and_rows_have_the_same_bits(target, kind):
 @BOTH
 @EVERY
 def test_strides_and_bytes(target, kind):
-    """q between other columns, keys between others, columns of wider tensors, bytes for 8-bit floats, a dimension of one head."""
+    """q between other columns, keys between others, columns of wider tensors, bytes for 8-bit floats, a dimension for the one head."""
     dtype = dtype_of(kind, target)
     problem = draw_logits([(0, 90), (4, 33)], 90, heads=6, dtype=dtype)
     expected = check(target, problem)
@@ -226,7 +227,7 @@ def test_strides_and_bytes(target, kind):
 @BOTH
 @pytest.mark.parametrize("kind", ["fp8", "bf16"])
 def test_pages_beyond_4_gib(target, kind):
-    """The same bits as of the same pages moved low, of a cache of which only those are ever touched."""
+    """Bitwise equal to the same pages at low addresses, with a cache of which only those pages are ever touched."""
     dtype = dtype_of(kind, target)
     low = draw_paged_logits([70], heads=16, page=16, dtype=dtype)
     row = low.kv_cache.shape[-1]
@@ -247,7 +248,7 @@ def test_pages_beyond_4_gib(target, kind):
 @BOTH
 @EVERY
 def test_keys_outside_of_ranges_are_not_loaded(target, kind):
-    """Blocks of keys that nobody sees are skipped, and those of several tokens are loaded once."""
+    """Blocks of keys that no token sees are skipped, and those that several tokens see are loaded once."""
     dtype = dtype_of(kind, target)
     problem = draw_logits([(1024, 2048), (4096, 4160)], 16384, heads=16, dtype=dtype)
     with hipkittens.simulate(target):
@@ -264,8 +265,8 @@ def test_keys_outside_of_ranges_are_not_loaded(target, kind):
 @EVERY
 @pytest.mark.parametrize("heads", [33, 70])
 def test_several_turns_of_a_workgroup(target, kind, heads):
-    """So many tokens that a workgroup goes over all keys of its own: few of them see any. With 70 heads of 16 bits queries take turns
-    in LDS, too."""
+    """So many tokens that a workgroup makes several passes over all of its keys: few tokens see any. With 70 heads of 16 bits queries also
+    alternate in LDS."""
     tokens, keys = 40000, 900
     seen = {0: (0, 900), 17: (250, 260), 777: (300, 700), 39999: (899, 900)}
     few = draw_logits(list(seen.values()), keys, heads=heads, dtype=dtype_of(kind, target))

@@ -25,7 +25,7 @@ def draw(*shape, dtype=BF16, seed=0, scale=1.0, grad=False):
 
 
 def exactly(x, a, b):
-    """In float64, where a product of floats is exact, then rounded to float32 and to x's dtype."""
+    """Computed in float64, where a product of floats is exact, then rounded to float32 and to x's dtype."""
     a, b = (
         value.double() if isinstance(value, torch.Tensor) else float(torch.tensor(value, dtype=F32))
         for value in (a, b)

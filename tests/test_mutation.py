@@ -92,7 +92,7 @@ def test_a_wait_that_finds_too_much_in_flight_is_not_proved_equivalent(gemm):
 
 
 def test_the_replay_and_the_race_checker_agree(gemm):
-    """Two implementations of which LDS accesses are ordered, one from a recorded trace and one while waves run."""
+    """Two implementations of the ordering of LDS accesses, one from a recorded trace and one while waves run."""
     mutations, barriers = mutants(gemm, "barrier")
     order = Order(gemm.trace, mutations)
     kept = [mutant for mutant in barriers if order.keeps(mutant)]
@@ -102,7 +102,7 @@ def test_the_replay_and_the_race_checker_agree(gemm):
 
 
 def test_a_later_launch_shows_what_the_first_one_hides():
-    """The first one joins four parts of a row, and a later one more parts than a wave has lanes."""
+    """The first one merges four parts of a row, and a later one more parts than a wave has lanes."""
     trials = mutation.Trials("gfx942", "sample_join")
     first = mutation.subject("gfx942", "sample_join")
     steps = [mutant for mutant in trials.mutations.of(["swizzle"]) if mutant.text.startswith("v_xor_b32")]
@@ -113,7 +113,7 @@ def test_a_later_launch_shows_what_the_first_one_hides():
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_waits_of_a_kernel_that_reads_what_it_writes(target):
-    """The waits of a state that each workgroup has to itself are judged by what they order."""
+    """The waits of a state that belongs to one workgroup are judged by the accesses they order."""
     trials = mutation.Trials(target, "delta_rule_step_bf16_bf16_state_128")
     shipped = mutation.subject(target, "delta_rule_step_bf16_bf16_state_128")
     assert shipped.reads_what_it_writes
@@ -127,7 +127,7 @@ def test_waits_of_a_kernel_that_reads_what_it_writes(target):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_constants_that_change_nothing_in_any_register(target):
-    """What a sequence lacks behind its last chunk is zeros, wherever it is read."""
+    """A sequence is padded with zeros after its last chunk, wherever it is read."""
     shipped = mutation.subject(target, "delta_rule_scan_f16_64_16_columns")
     _, constants = mutants(shipped, "offset", "swizzle")
     same = {True: 0, False: 0}
@@ -169,14 +169,14 @@ def test_the_default_is_one_kernel_of_each_kind(target):
 
 
 def test_each_kernel_draws_its_own_mutants():
-    """Twins have the same code; one seed for all would try the same mistakes in both."""
+    """Twins have the same code; one seed for all would try the same mutations in both."""
     rows = [mutation.measure("gfx942", f"rotary_{name}", ["offset"], sample=6) for name in ("bf16", "f16")]
     again = mutation.measure("gfx942", "rotary_f16", ["offset"], sample=6)
     assert rows[1] == again and rows[0]["drawn"] != rows[1]["drawn"]
 
 
 def test_bits_are_compared_last(gemm, monkeypatch):
-    """A mutant that a checker sees in a later order of the waves is not counted as found by its bits."""
+    """A mutant that a checker detects in a later order of the waves is not counted as detected by its bits."""
     reports = iter([False, True])
     monkeypatch.setattr(gemm, "_is_right", lambda: False)
     monkeypatch.setattr(mutation_run, "_take_findings", lambda: [FINDING] if next(reports, True) else [])
@@ -191,7 +191,7 @@ FINDING = {"checker": "made up", "kind": "made up", "first": None, "second": Non
 )
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_deleted_wait_or_barrier_is_found_or_proved(kernel, target):
-    """All of them, and not a sample: an unordered access is what no result has to show."""
+    """All of them, not a sample: an unordered access need not show in any result."""
     row = mutation.measure(target, kernel, ["wait", "barrier"])
     assert row["mutants"] >= 20 and not unexplained(row)
     assert row["found"] + row["found_by_bits"] > 0.7 * row["mutants"]

@@ -24,7 +24,7 @@ def program(*texts):
 
 
 def order(lines, waves, reads_what_it_writes=False):
-    """waves: of each the lines with events, in its order; (line, LDS address) for LDS."""
+    """waves: for each wave the lines with events, in order; (line, LDS address) for LDS."""
     words = []
     for wave, events in enumerate(waves):
         for event in events:
@@ -59,7 +59,7 @@ LOADS = program(
 
 @pytest.mark.parametrize(("events", "is_safe"), [([2, 4, 5, 7], True), ([2, 5, 7], False)])
 def test_registers_on_the_path_that_a_wave_took(events, is_safe):
-    """With the second load behind it, the first one has landed when one may be left."""
+    """With the second load issued after it, the first one has completed when one may be outstanding."""
     assert order(LOADS, [events]).keeps(weakened(LOADS, 5, vmcnt=0)) == is_safe
     assert not order(LOADS, [events]).keeps(deleted("wait", LOADS, 5, vmcnt=0))
 

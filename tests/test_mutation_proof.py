@@ -9,7 +9,7 @@ from mutation_proof import ALWAYS, ON_THIS_PROBLEM, proof
 
 
 def proof_of_nop(*texts, executed=None):
-    """Of the only s_nop of a program without branches; `executed`: indices of lines, by default all."""
+    """The proof for the only s_nop of a program without branches; `executed`: indices of lines, by default all."""
     lines = [Line(4 * index, bytes(4), text) for index, text in enumerate(texts)]
     addresses = frozenset(line.address for line in lines)
     if executed is not None:
@@ -40,6 +40,6 @@ def test_what_a_plain_instruction_wrote_needs_no_states():
 
 @pytest.mark.parametrize(("executed", "holds"), [((0, 1, 2, 3), None), ((1, 2, 3), ON_THIS_PROBLEM)])
 def test_code_that_the_problem_does_not_run(executed, holds):
-    """A store of more than 64 bits takes its data late."""
+    """A store of more than 64 bits reads its data late."""
     program = "global_store_dwordx4 v[8:9], v[4:7], off", "s_nop 1", "v_mov_b32_e32 v4, v1", "s_endpgm"
     assert proof_of_nop(*program, executed=executed) == holds

@@ -30,7 +30,7 @@ def draw(*shape, dtype=BF16, seed=0):
 
 
 def pair(embed_dim, num_heads, dtype=BF16, **options):
-    """Our module and torch's, with the same parameters, none of them zero."""
+    """Our module and torch's, with the same nonzero parameters."""
     ours = nn.MultiheadAttention(embed_dim, num_heads, dtype=dtype, **options)
     theirs = torch.nn.MultiheadAttention(embed_dim, num_heads, dtype=dtype, **options)
     for number, parameter in enumerate(theirs.parameters()):
@@ -42,7 +42,7 @@ def pair(embed_dim, num_heads, dtype=BF16, **options):
 
 
 def results(module, inputs, grad_out, dtype, **options):
-    """Output, gradients of the inputs and of the parameters. An input that stands twice is one tensor."""
+    """Output, gradients of the inputs and of the parameters. An input that occurs twice is one tensor."""
     module = module.to(dtype)
     unique = {id(value): value.detach().to(dtype).requires_grad_() for value in inputs}
     out, _ = module(*(unique[id(value)] for value in inputs), **options)
@@ -51,7 +51,7 @@ def results(module, inputs, grad_out, dtype, **options):
 
 
 def assert_parity(ours, theirs, inputs, **options):
-    """Twice the error of torch's own module at most, in the better of its two orders of operations."""
+    """At most twice the error of torch's own module, in the better of its two orders of operations."""
     dtype = inputs[0].dtype
     shape = (*inputs[0].shape[:-1], ours.embed_dim)
     grad_out = draw(*shape, dtype=dtype, seed=99)
@@ -203,7 +203,7 @@ def test_under_autocast(gfx942):
 
 
 def test_in_a_layer_of_torchs_own(gfx942):
-    """What training code does: the module in the place of another, several steps."""
+    """As training code does: the module replaces another, several steps."""
     layers = [
         torch.nn.TransformerEncoderLayer(64, 2, 96, 0.0, batch_first=True, dtype=BF16) for _ in range(2)
     ]

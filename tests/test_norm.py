@@ -154,7 +154,7 @@ def test_gradients_do_not_depend_on_the_order_of_waves(target, columns):
 
 @pytest.mark.parametrize("columns", [24, 700])
 def test_more_rows_than_workers(target, columns):
-    """1100 rows: workers take several rows each, and all of them count once."""
+    """1100 rows: workers process several rows each, and all of them count once."""
     x, weight, bias = (
         draw(1100, columns, dtype=F32, grad=True),
         draw(columns, dtype=F32, grad=True),
@@ -257,7 +257,7 @@ def test_dropout_backward_rebuilds_the_mask(target):
 
 
 class _Statistics(TorchDispatchMode):
-    """Of each norm, whether it was asked for them; the dispatcher leaves out arguments that have their default."""
+    """Records for each norm whether it was asked for statistics; the dispatcher omits arguments equal to their default."""
 
     def __init__(self):
         super().__init__()
@@ -288,7 +288,7 @@ def test_statistics_are_taken_for_a_gradient_only(target, norm):
 @pytest.mark.parametrize("columns", (40, 43))
 @pytest.mark.parametrize("dropout_p", (0.0, 0.25))
 def test_without_statistics_all_else_is_the_same(target, columns, dropout_p):
-    """And a gradient that is taken nevertheless takes them again."""
+    """And a gradient that is requested nevertheless computes them again."""
     x, residual, weight, bias = leaves = [
         draw(*shape, columns, seed=i, grad=True) for i, shape in enumerate(((3,), (3,), (), ()))
     ]
@@ -412,7 +412,7 @@ def test_bad_input(call, error, message):
 
 @pytest.mark.slow
 def test_more_than_four_gibibytes():
-    """Rows that lie further apart than 32-bit offsets reach, forward and backward."""
+    """Rows further apart than 32-bit offsets reach, forward and backward."""
     storage = torch.zeros(1 + 2**31 + 64, dtype=BF16)
     x = torch.as_strided(storage, (2, 64), (2**31, 1), 1)
     x.copy_(draw(2, 64))

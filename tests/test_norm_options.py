@@ -29,7 +29,7 @@ def draw(*shape, dtype=BF16, seed=0, mean=0.0, grad=False):
 
 def own(x, weight, bias=None, *, centred, residual=None, x_bias=None, gate=None, gemma=False, eps=1e-5,
         round_before_weight=False, round_residual=True, dtype=None):  # fmt: skip
-    """In PyTorch's operations, each of which rounds to its tensors' dtype. dtype: what is rounded to in float64."""
+    """PyTorch's operations, each of which rounds to its tensors' dtype. dtype: the rounding applied in float64."""
     dtype = x.dtype if dtype is None else dtype
 
     def rounded(value):
@@ -62,8 +62,8 @@ def operands(columns, dtype, centred, rows=3):
 
 
 def assert_within(mine, theirs, exact, what, dtype):
-    """At most twice PyTorch's own error; where that is small by luck, half a unit in the last place of the sums of absolute
-    values that results of normal numbers are made of, 1 and more."""
+    """At most twice PyTorch's own error. Where that is small by luck, half a unit in the last place of the sums of absolute values
+    that make up results of normal numbers, at least 1."""
     unit = {BF16: 2.0**-9, F16: 2.0**-12, F32: 2.0**-22}[dtype] * max(exact.abs().max().item(), 1.0)
     for norm in (lambda v: v.abs().max().item(), lambda v: v.square().mean().sqrt().item()):
         ours, own_error = norm(mine.double() - exact), norm(theirs.double() - exact)
@@ -171,7 +171,7 @@ def test_gradient_of_padding(target):
 
 
 def test_dropout_with_the_rest(target):
-    """x_bias comes before dropout, the residual behind it: what Megatron's bias-dropout-add does."""
+    """x_bias is added before dropout, the residual after it, as in Megatron's bias-dropout-add."""
     x, x_bias, residual = draw(9, 70, dtype=F32, grad=True), draw(70, dtype=F32, seed=1, grad=True), draw(9, 70, dtype=F32, seed=2)  # fmt: skip
     weight = draw(70, dtype=F32, seed=3)
     y, z = layer_norm(x, weight, x_bias=x_bias, residual=residual, dropout_p=0.5, return_residual=True)

@@ -45,7 +45,7 @@ def same(mine, right):
 
 
 def widened(inputs):
-    """A kernel of float32 does the same arithmetic, and returns the norm that is quantised."""
+    """A float32 kernel does the same arithmetic, and returns the norm that is quantized."""
     return {name: value.float() if torch.is_tensor(value) else value for name, value in inputs.items()}
 
 
@@ -82,7 +82,7 @@ def test_codes_are_those_of_the_norm(target, name, dtype, columns):
 @pytest.mark.parametrize("dtype", [BF16, F16, F32])
 @pytest.mark.parametrize("columns", [1, 96, 600, 8200])
 def test_the_norm_is_the_norm(target, dtype, columns):
-    """That of rms_norm and layer_norm, whose sums may be in another order."""
+    """Equal to rms_norm and layer_norm, up to summation order."""
     x, weight, residual = (
         draw(5, columns, dtype=dtype),
         draw(columns, dtype=dtype, seed=1),
@@ -114,7 +114,7 @@ def test_both_residual_rules(target):
 @pytest.mark.parametrize("columns", [(1536, 512), (512, 1536), (576, 576), (9000, 64), (64, 9000), (17, 1)])
 @pytest.mark.parametrize("spec", [QuantSpec("fp8", 128), QuantSpec("int8"), QuantSpec("int8", 64)], ids=str)
 def test_a_second_input(target, columns, spec):
-    """AITER's kernel cuts the first off where it is longer than the second."""
+    """AITER's kernel truncates the first where it is longer than the second."""
     storage = draw(7, sum(columns) + 3, seed=2)
     x, second = storage[:, : columns[0]], storage[:, columns[0] : columns[0] + columns[1]]
     weight, other = draw(columns[0], seed=3), draw(columns[1], seed=4)

@@ -66,7 +66,7 @@ def names(operation):
 
 @pytest.fixture(scope="module")
 def files():
-    """By name the files whose code has it."""
+    """By name, the files whose code contains it."""
     found = defaultdict(set)
     known = set().union(*map(names, operations.every()))
     for folder in ("hipkittens", "benchmarks", "tools"):

@@ -123,7 +123,7 @@ CODE_OBJECT_5 = b"\x7fELF\x02\x01\x01\x40\x03"
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_object_is_of_code_object_version_5(target):
-    """ROCm before 6.3 refuses version 6, which clang writes by itself: docs/install.md."""
+    """ROCm before 6.3 refuses version 6, which clang writes by default: docs/install.md."""
     pack = _installation.pack(target)
     for entry in pack.entries:
         assert pack.image(entry)[:9] == CODE_OBJECT_5, entry["name"]
@@ -244,7 +244,7 @@ def test_a_pack_of_another_format_is_named(tmp_path):
 
 
 def test_a_damaged_kernel_is_not_launched(tmp_path):
-    """In a process of its own, since kernels stay loaded."""
+    """In a separate process, since kernels stay loaded."""
     size = _installation.pack("gfx942").path.stat().st_size
     pack = damaged(tmp_path, "gfx942", size * 3 // 4)
     code = (
@@ -434,7 +434,7 @@ TOOLS = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))
 
 
 def configure(source, build, **environment):
-    """CMake of the kernels alone, where `import ziglang` fails."""
+    """Run CMake for the kernels alone, with `import ziglang` failing."""
     missing = build.parent / "missing"
     missing.mkdir(exist_ok=True)
     (missing / "ziglang.py").write_text("raise ImportError\n")
@@ -495,7 +495,7 @@ def test_packs_of_other_sources_are_refused(source_tree, tmp_path, change):
 
 @pytest.mark.slow
 def test_an_sdist_builds_in_isolation(source_tree, tmp_path):
-    """pip makes the environment that [build-system] asks for, from the package index. The host libraries are left out."""
+    """pip creates the environment that [build-system] requests, from the package index. The host libraries are left out."""
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", tmp_path, source_tree]
     command += ["-C", "cmake.define.HIPKITTENS_HOST=OFF", "-C", "cmake.define.HIPKITTENS_KERNELS=PREBUILT"]
     done = subprocess.run(command, capture_output=True, text=True)

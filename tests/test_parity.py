@@ -38,7 +38,7 @@ REDRAWN = 3
 
 
 def check(cases, folder):
-    """That no result misses the bar, and that few were drawn again."""
+    """Check that no result exceeds the error bound, and that few were drawn again."""
     rows = parity.run_all(cases, folder)
     assert not parity.over_the_bar(rows)
     first = [max(row["first_max"], row["first_rms"]) for row in rows]
@@ -51,7 +51,7 @@ def check(cases, folder):
 
 
 def pairs_of_longest(operation):
-    """Of values, of the two factors that have the most."""
+    """Pairs of values of the two factors with the most values."""
     *_, second, first = sorted(map(len, parity.OPERATIONS[operation].factors.values()))
     return first * second
 
@@ -185,7 +185,7 @@ def ratio_of(operation):
 
 
 def test_a_case_shows_what_runs(monkeypatch):
-    """Sizes that a dtype does not have are not in the cases at all, rather than cut where the problem is drawn."""
+    """Sizes that a dtype does not support are excluded from the cases, rather than reduced where the problem is drawn."""
     rule = parity.OPERATIONS["gated_delta_rule"]
     drawn = [*rule.cases(), *rule.cases_over_targets(), *rule.random_cases(200, 1)]
     largest = {}

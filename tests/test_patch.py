@@ -17,7 +17,7 @@ BF16 = torch.bfloat16
 
 
 class ScaledNorm(nn.Module):
-    """x / rms(x) * (1 + weight), under no name that says so."""
+    """x / rms(x) * (1 + weight), under a name that does not reveal it."""
 
     def __init__(self, size):
         super().__init__()
@@ -131,7 +131,7 @@ def test_results_and_gradients_keep_the_bar(target):
 
 
 def test_nothing_else_notices():
-    """Parameters, their order, ties, hooks and the optimizer; and unpatch gives back the very classes and bits."""
+    """Parameters, their order, ties, hooks and the optimizer; and unpatch restores exactly the same classes and bits."""
     model = make()
     before = model(TOKENS)
     names, parameters = list(model.state_dict()), list(model.parameters())

@@ -34,7 +34,7 @@ def test_rows_survive_reading_and_writing(entries, tmp_path):
 
 
 def _is_here(library):
-    """Whether what that library's rows are made from is installed."""
+    """Whether the packages from which that library's rows are made are installed."""
     if library == "aiter":
         return bool(wheel.objects())
     return library != "triton" or importlib.util.find_spec("triton") is not None
@@ -98,7 +98,7 @@ def test_what_makes_a_row_out_of_date(ours, monkeypatch):
 
 
 def test_the_models_digest_is_of_its_code():
-    """Of what it does: not of comments and layout."""
+    """Covers what the code does, not comments and layout."""
     names = {path.name for path in performance_rows.MODEL_SOURCES}
     assert {"chip.cpp", "memory_system.cpp", "static_cost.cpp", "lds_banks.cpp", "hazards.def"} <= names
     code = performance_rows._code_of
@@ -107,7 +107,7 @@ def test_the_models_digest_is_of_its_code():
 
 
 def test_rows_run_in_several_processes(ours, monkeypatch, tmp_path):
-    """The tiniest row on two devices, each in a process of its own."""
+    """The smallest row on two devices, each in a separate process."""
     family = performance_rows.Family(
         "rms_norm", "A norm", "rms_norm", "{N}x128", {"MI355X": (4,), "MI300X": (4,)}, {}
     )
@@ -145,7 +145,7 @@ def test_a_published_time_is_corrected_by_the_error_on_the_same_publishers_peer(
 
 
 def test_a_row_is_run_once(ours, monkeypatch, tmp_path):
-    """What is fresh stays, and the largest are left to a later run."""
+    """Up-to-date rows are kept, and the largest are left to a later run."""
     family = performance_rows.Family(
         "rms_norm", "A norm", "rms_norm", "{N}x128", {"MI355X": (4, 8)}, {"triton": {"MI355X": 4}}
     )

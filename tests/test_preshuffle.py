@@ -56,7 +56,7 @@ def bytes_at(matrix, place):
 
 
 def operands(target, recipe, m, n, k, seed=3):
-    """Of scaled_matmul: a, w (n, k), their scales, and the options; nothing where the target takes no such operands."""
+    """Operands of scaled_matmul: a, w (n, k), their scales, and the options; nothing where the target does not support them."""
     blocks = -(-k // 128)
     random = torch.Generator().manual_seed(seed)
     if recipe in ("outer", "codes", "e5m2", "int8"):
@@ -185,7 +185,7 @@ def test_experts(target, inner, interleaved, tokens):
 
 
 def test_large_gated_groups(target):
-    """Tiles of two pieces, the second of which has the partners."""
+    """Tiles of two pieces, the second of which holds the gates' partners."""
     experts, hidden, inner, tokens = 2, 192, 1040, 1100
     x, ids = draw(tokens, hidden, dtype=BF16), torch.arange(tokens).remainder(experts).unsqueeze(1)
     w1, w2 = (

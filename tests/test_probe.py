@@ -24,7 +24,7 @@ FACTS = probes.every()
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """The file that the command writes on this machine, as simulated GPUs answer, and what it launched."""
+    """The file that the command writes on this machine, with simulated GPUs' answers, and what it launched."""
     path = tmp_path_factory.mktemp("probe") / "report.json"
     launched = set()
     launch = _device.Device.launch
@@ -104,7 +104,7 @@ def altered(value):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_another_expectation_differs(target):
-    """Of every fact, the one thing that was altered and no other."""
+    """For every fact, the one value that was altered and no other."""
     for fact in FACTS.values():
         if fact.expected is None or target not in fact.targets or fact.name.startswith("lds_banks"):
             continue
@@ -155,7 +155,7 @@ def test_the_file_has_what_was_found_before_the_process_ended(monkeypatch, tmp_p
 
 
 def test_findings_of_the_checkers_are_told():
-    """A wave that reads LDS which nothing has written: an address behind what the kernel fills."""
+    """A wave that reads LDS which nothing has written: an address past what the kernel fills."""
     one = torch.full((1, 64), 8192, dtype=torch.int32)
     reads = dataclasses.replace(
         FACTS["lds_banks_read_b32"],
@@ -228,7 +228,7 @@ def test_expected_products_follow_the_oracle(name, target):
 
 
 class Clocked:
-    """A GPU as far as facts about LDS can tell: accesses of its own phases and banks, timed with some noise."""
+    """A GPU as seen by facts about LDS: accesses with its own phases and banks, timed with some noise."""
 
     simulated, target = False, "gfx942"
 
@@ -315,7 +315,7 @@ def test_chains_measure_what_the_model_has(product):
 
 
 def test_a_gpu_measures(monkeypatch):
-    """The path of a GPU, with a simulated one in its place."""
+    """The code path of a GPU, with a simulated one in its place."""
     device = _device.Device("gfx942")
     device.simulated, device.name, device.facts = False, "AMD Instinct MI325X", {"compute_units": 1}
     with hipkittens.simulate("gfx942"):

@@ -20,7 +20,7 @@ BF16 = torch.bfloat16
 
 
 def python(code, *options, timeout=120, **environment):
-    """Runs `code` in a new interpreter, and gives its exit code, output and errors."""
+    """Run `code` in a new interpreter; return its exit code, output and errors."""
     done = subprocess.run(
         [sys.executable, *options, "-c", code],
         capture_output=True,
@@ -197,7 +197,7 @@ time.sleep(0.3)
 
 
 def test_a_program_ends_while_its_daemon_threads_launch():
-    """And inside `simulate`, which nobody leaves."""
+    """Including inside `simulate`, whose context is never exited."""
     assert python(DAEMONS) == (0, "32.0\n", "")
 
 

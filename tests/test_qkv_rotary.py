@@ -71,7 +71,7 @@ def test_equals_its_parts(target, features, pairs, dtype):
 
 
 def test_rotations(target):
-    """Everything that rotary takes, of batches."""
+    """All options of rotary, for batches."""
     qkv, (cos, sin) = draw(2, 5, 4 * 48), tables(20, 48)
     ids, more = torch.randint(20, (2, 5)), torch.arange(5, dtype=torch.int32)
     q, k, _ = heads_of(qkv, 2, 1)
@@ -92,7 +92,7 @@ def test_rotations(target):
 
 
 def exact(qkv, weights, cos, sin, heads, kv_heads, interleaved, eps):
-    """In float64, where autograd gives the gradients."""
+    """The reference in float64, where autograd computes the gradients."""
     results = []
     for part, weight in zip(heads_of(qkv, heads, kv_heads), (*weights, None), strict=True):
         if len(results) == 2:
@@ -164,7 +164,7 @@ def test_gradients_without_norms_are_the_rotation_back(target):
 
 
 def test_many_tokens(target):
-    """More than the workgroups of the backward take at a time; sums in a fixed order."""
+    """More than the backward's workgroups process at a time; sums in a fixed order."""
     qkv, weight, (cos, sin) = draw(700, 6 * 16, grad=True), draw(16, seed=1, grad=True), tables(700, 8)
     results = qkv_rotary(qkv, cos, sin, 4, 1, q_weight=weight, k_weight=weight)
     grads = [torch.ones_like(each) for each in results]
@@ -182,7 +182,7 @@ def test_many_tokens(target):
 @pytest.mark.parametrize("kind", ["same", "float8", "int8"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_caches(target, layout, kind, dtype):
-    """The bytes of cache_write on what is returned, nothing else."""
+    """Bitwise equal to cache_write of the returned tensors, and no other byte is written."""
     of_cache = {"same": dtype, "int8": torch.int8}.get(kind) or dtype_of("fp8", torch.device("cpu"))
     scales = {} if kind == "same" else {"k_scale": torch.tensor(0.3), "v_scale": torch.tensor([2.5])}
     for features, pairs, interleaved, norm in (
@@ -212,7 +212,7 @@ def test_caches(target, layout, kind, dtype):
 
 @pytest.mark.parametrize("batch", [(), (2,)])
 def test_heads_apart(target, batch):
-    """Of a projection with gates beside its queries, of tensors with gaps, and of others: what a packed qkv gives."""
+    """From a projection with gates next to its queries, from tensors with gaps, and from others: the results for a packed qkv."""
     q, gate, k, v = (draw(*batch, 7, heads, 24, seed=i) for i, heads in enumerate((4, 4, 2, 2)))
     beside, (cos, sin), weight = torch.stack((q, gate), -2).flatten(-3, -2), tables(20, 12), draw(24)
     slots = torch.arange(math.prod(batch) * 7) - 2
@@ -299,7 +299,7 @@ def test_a_second_derivative_is_refused(target):
 
 @pytest.mark.parametrize("tokens", [1, 5, 303, 304, 305, 2000])
 def test_the_sizes_of_partial_sums(tokens):
-    """The shapes that are known without a launch are those of a launch."""
+    """The shapes computed without a launch are those of a launch."""
     qkv, weight, (cos, sin) = draw(1, tokens, 6, dtype=F32), draw(2, dtype=F32), tables(tokens, 1)
     with hipkittens.simulate("gfx950"):
         operands = (cos, sin, None, None, None, None, 0, False, False, False)

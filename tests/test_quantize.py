@@ -31,7 +31,7 @@ def draw(*shape, dtype=BF16, seed=0, scale=1.0):
 
 
 def groups_of(x, spec):
-    """Values (..., groups, columns of one) in float32, zeros behind the end."""
+    """Values (..., groups, columns per group) in float32, with zeros past the end."""
     if spec.granularity == "tensor":
         return x.float().reshape(1, -1)
     size = x.shape[-1] if spec.granularity == "row" else spec.granularity
@@ -40,7 +40,7 @@ def groups_of(x, spec):
 
 
 def power_of(magnitude, spec, largest_code):
-    """The byte of e8m0 from the largest magnitude, by frexp."""
+    """The e8m0 byte from the largest magnitude, by frexp."""
     fraction, exponent = torch.frexp(magnitude.double())
     mantissa, exponent = fraction * 2, exponent - 1
     largest, power = math.frexp(largest_code)
@@ -58,7 +58,7 @@ def power_of(magnitude, spec, largest_code):
 
 
 def e2m1(values, away):
-    """Nearest codes, half-way cases to the even one or away from zero."""
+    """Nearest e2m1 encodings, half-way cases to the even one or away from zero."""
     distance = (values.double().abs().unsqueeze(-1) - E2M1).abs()
     order = torch.arange(8) if not away else torch.arange(8).flip(0)
     # The preferred one of equal distances first: even codes, or the larger ones.
@@ -68,7 +68,7 @@ def e2m1(values, away):
 
 
 def reference(x, spec, target, scale=None):
-    """Codes (in the order of x, e2m1 not packed) and scales of groups."""
+    """Quantized values (in the order of x, e2m1 not packed) and scales of groups."""
     groups = groups_of(x, spec)
     magnitude = groups.abs().amax(-1)
     largest = {
@@ -168,7 +168,7 @@ BLOCK = (128, 128)
 @pytest.mark.parametrize("dtype", [BF16, F16, F32])
 @pytest.mark.parametrize("shape", [(1, 1), (2, 17), (127, 255), (128, 128), (2, 129, 257), (3, 1, 5, 130)])
 def test_blocks(target, spec, dtype, shape):
-    """Each block as a tensor of its own."""
+    """Each block as a separate tensor."""
     x = draw(*shape, dtype=dtype, scale=3.0)
     x[..., -1, -1] = 40.0
     x[..., : shape[-2] // 2, :128] *= 0.001
@@ -213,7 +213,7 @@ def test_blocks_of_strided_empty_and_special_matrices(target):
     ("dtype", "columns"), [(BF16, 2), (BF16, 514), (F16, 1024), (F32, 130), (BF16, 8202)]
 )
 def test_factors(target, spec, dtype, columns):
-    """The codes of the product in float32."""
+    """The quantized values of the product in float32."""
     x = draw(2, 3, columns, dtype=dtype)
     smooth = draw(4, columns, dtype=F32, seed=1).abs() + 0.1
     ids = torch.tensor([[0, 3, -1], [2, 4, 1]], dtype=torch.int32)
@@ -264,7 +264,7 @@ def test_there_and_back_with_blocks_and_factors(target):
 
 @pytest.mark.parametrize("spec", [QuantSpec("fp8"), QuantSpec("bf8"), QuantSpec("int8"), QuantSpec("mxfp4")], ids=lambda spec: spec.format)  # fmt: skip
 def test_every_bf16_pattern(target, spec):
-    """Each beside a value that sets the scale, so that codes of every size come up."""
+    """Each next to a value that sets the scale, so that quantized values of every size occur."""
     patterns = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(BF16)
     patterns = patterns[patterns.isfinite()]
     for scale in (1.0, 2.0**-100, 2.0**100):

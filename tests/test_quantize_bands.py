@@ -31,7 +31,7 @@ def target(request):
 
 
 def in_bands(scale, sizes):
-    """Bytes (rows, columns) by the definition, and where there are any."""
+    """Bytes (rows, columns) in bands by the definition, and where bytes are written."""
     (rows, columns), begins = scale.shape, [0, *ends_of(sizes).tolist()]
     plain = torch.full((32 * (-(-rows // 32) + len(sizes)), -(-columns // 8) * 8), 127, dtype=torch.uint8)
     there = torch.zeros_like(plain)
@@ -60,7 +60,7 @@ def test_scales(target, sizes, columns):
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("columns", [32, 320, 2052])
 def test_quantize(target, sizes, columns):
-    """The same codes and scales as without groups."""
+    """The same quantized values and scales as without groups."""
     x = torch.randn(sum(sizes) + 3, columns, dtype=torch.bfloat16)
     x[0, 3], x[1] = math.nan, 0
     for dtype in (torch.bfloat16, torch.float16, torch.float32):

@@ -56,7 +56,7 @@ LEAST_WIDE = {
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
-    """Of each kernel: all cores work on them."""
+    """For each kernel, its measured row; all cores work on them."""
 
     def collect(folder):
         # In a process of its own, with which the translated code of every kernel goes.
@@ -95,7 +95,7 @@ def test_every_kernel_is_run(rows):
 
 
 def test_the_other_kernels_run_by_the_problems_that_run_with_every_checker():
-    """benchmarks/parity_kernels.py launches each of them, which tests/test_parity_kernels.py asks for."""
+    """benchmarks/parity_kernels.py launches each of them, which tests/test_parity_kernels.py requires."""
     others = {operation.folder for operation in operations.every()} - set(LISTED)
     assert kernels_of("gfx950") == kernels_of("gfx950", LISTED) | kernels_of("gfx950", others)
     for folder in others:
@@ -115,7 +115,7 @@ def test_rows_of_all():
 
 
 def products_of_16_bits(row):
-    """How many matrix instructions of 16-bit operands one of the kernel's stands for: those of 8 bits hold more of K."""
+    """How many matrix instructions of 16-bit operands one of the kernel's corresponds to: those of 8 bits cover more of K."""
     if not re.search(r"(?<!bf16)_((mx)?fp[468]|i8)_|\.quantized_", row["name"]):
         return 1
     return 4 if row["target"] == "gfx950" and "_i8_" not in row["name"] else 2
@@ -178,7 +178,7 @@ def test_norms_and_rotary_move_sixteen_bytes_a_lane(rows):
 
 
 def test_a_norm_moves_little_but_its_rows(rows):
-    """The tensors are what the problem says: nothing is left out, and nothing is read beside them."""
+    """The tensors are those of the problem: nothing is omitted, and nothing else is read."""
     (row,) = (row for row in rows if (row["target"], row["name"]) == ("gfx950", "norm.layer_bf16_8192"))
     tensors = {tensor["name"]: tensor for tensor in row["run"]["tensors"]}
     assert row["run"]["problem"] == "layer_norm 256x8192 bf16"
@@ -190,7 +190,7 @@ def test_a_norm_moves_little_but_its_rows(rows):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_occupancy_is_what_the_driver_says(target):
-    """The simulated driver counts workgroups of a compute unit, and no scalar registers."""
+    """The simulated driver counts workgroups per compute unit, ignoring scalar registers."""
     compared = 0
     for entry in _installation.pack(target).entries[::5]:
         (kernel,) = entry["kernels"]
@@ -261,7 +261,7 @@ def test_the_command(monkeypatch, capsys):
 
 
 def test_what_is_wrong_is_in_the_row(monkeypatch):
-    """Of each problem that launches a kernel, though the row is of the longest launch."""
+    """For each problem that launches a kernel, although the row is of the longest launch."""
     (right,) = (p for p in _representative.problems("mul_add") if p.title.endswith("bf16"))
     broken = dataclasses.replace(right, title="broken", run=lambda: [*right.run(), torch.tensor([math.nan])])
     monkeypatch.setattr(_representative, "problems", lambda folder: [right, broken])

@@ -29,7 +29,7 @@ def tables(rows, pairs, dtype=F32):
 
 
 def exact(x, cos, sin, row, interleaved):
-    """In complex numbers and float64, for (batch, tokens, heads, features) and row of (batch, tokens)."""
+    """Complex numbers in float64, for (batch, tokens, heads, features) and a row per (batch, token)."""
     turn = torch.complex(cos.double(), sin.double())[row].unsqueeze(-2)
     pairs = turn.shape[-1]
     first = x[..., : 2 * pairs].double()
@@ -76,7 +76,7 @@ def test_positions(target, dtype):
 
 
 def test_packed_sequences(target):
-    """Two sequences end to end, as attention_varlen takes them."""
+    """Two sequences end to end, as attention_varlen expects them."""
     x, (cos, sin) = draw(11, 2, 16), tables(8, 8)
     ids = torch.tensor([0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3])
     y = rotary(x, cos, sin, positions=ids)
@@ -290,7 +290,7 @@ def test_a_position_without_a_row(target, wrong):
 
 @pytest.mark.slow
 def test_more_than_four_gibibytes():
-    """Tokens and heads that lie further apart than 32-bit offsets reach."""
+    """Tokens and heads further apart than 32-bit offsets reach."""
     storage = torch.zeros(2**31 + 2**30 + 200, dtype=BF16)
     x = torch.as_strided(storage, (1, 2, 2, 64), (0, 2**31, 2**30, 1), 2)
     near = draw(1, 2, 2, 64)

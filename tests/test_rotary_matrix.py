@@ -44,7 +44,7 @@ def matrix_of(cos, sin, features, begin, interleaved, full):
 
 
 def maps_of(tables, rows, features, first, interleaved, full):
-    """Of each row in `rows`; of a grid, pairs of rows and two pairs of tables: (..., features, features)."""
+    """The map for each row in `rows`; for a grid, pairs of rows and two pairs of tables: (..., features, features)."""
     width = tables[0][0].shape[1] * (1 if full else 2)
     found = []
     for row in rows.reshape(-1, rows.shape[-1] if len(tables) > 1 else 1).tolist():
@@ -58,7 +58,7 @@ def maps_of(tables, rows, features, first, interleaved, full):
 
 
 def assert_close(value, right, x):
-    """Half an ulp of the result, and float32's arithmetic."""
+    """Within half an ulp of the result, and float32's arithmetic error."""
     bound = right.abs() * 2 * HALF_ULP[value.dtype] + 2.0**-22 * x.double().abs().max() * 4
     if value.dtype == F16:
         bound = bound + 2.0**-25  # subnormals
@@ -141,7 +141,7 @@ def test_packed_sequences_with_offsets(target):
 
 
 def test_halves_that_are_equal_change_nothing(target):
-    """Tables for each feature in which both of a pair have the same column, as Transformers makes them."""
+    """Tables per feature in which both features of a pair have the same column, as Transformers makes them."""
     x, (cos, sin) = draw(1, 6, 2, 64), rotary_tables(angles_of(6, 32))
     for interleaved in (False, True):
         wide = [t.repeat_interleave(2, 1) if interleaved else torch.cat((t, t), 1) for t in (cos, sin)]

@@ -31,7 +31,7 @@ def starts(lengths=LENGTHS, dtype=torch.int32):
 
 
 def one_by_one(x, cos, sin, **options):
-    """Each sequence by itself, which begins at offset."""
+    """Each sequence separately, starting at offset."""
     return torch.cat([hipkittens.rotary(part, cos, sin, **options) for part in x.split(LENGTHS)])
 
 

@@ -33,7 +33,7 @@ def scores(logits, score):
 
 
 def expected_ids(values, k, groups=1, topk_groups=1, best=1):
-    """Of one token, by Python's sort; NaN above infinity, ties to the lower number."""
+    """The ids of one token, by Python's sort; NaN above infinity, ties to the lower number."""
 
     def key(value):
         return (0, 0.0) if math.isnan(value) else (1, -value)
@@ -86,7 +86,7 @@ def test_ids_and_weights(target, experts, k, groups, topk_groups, score):
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize(("experts", "k", "groups", "topk_groups"), MODELS)
 def test_a_bias_chooses_and_is_no_part_of_weights(target, experts, k, groups, topk_groups, score):
-    """Steps of the bias that are wider than float32's rounding near -100; then steps that scores outweigh."""
+    """Steps of the bias that are wider than float32's rounding near -100; then steps smaller than the scores' differences."""
     logits = draw(6, experts)
     best = min(2, experts // groups)
     spread = torch.randperm(experts, generator=torch.Generator().manual_seed(1))
@@ -113,7 +113,7 @@ def test_a_bias_chooses_and_is_no_part_of_weights(target, experts, k, groups, to
 
 @pytest.mark.parametrize("score", SCORES)
 def test_scores_of_one_float_do_not_change_the_choice(target, score):
-    """sigmoid(20) and sigmoid(30) are 1 as floats, softmax of what is 200 below the maximum is 0."""
+    """sigmoid(20) and sigmoid(30) are both 1 in floats, and softmax of a value 200 below the maximum is 0."""
     logits = torch.tensor([[20.0, 30.0, 25.0, -300.0, -250.0, -280.0]])
     weights, ids = router(logits, 6, score=score)
     assert ids.tolist() == [[1, 2, 0, 4, 5, 3]]
@@ -141,7 +141,7 @@ def test_experts_with_minus_infinity(target, score):
 
 @pytest.mark.parametrize("score", SCORES)
 def test_nan(target, score):
-    """Chosen first; of a whole token, and of one group alone."""
+    """Chosen first; NaN in a whole token, and in one group alone."""
     logits = draw(3, 64)
     logits[0, 17], logits[0, 40], logits[1] = math.nan, -math.nan, math.nan
     for bias in (None, torch.zeros(64)):
@@ -196,7 +196,7 @@ def test_gradient_of_logits(target, score, renormalize, dtype):
 
 
 def test_a_gate_learns(target):
-    """Which expert a token needs is found by the gradient of the weights alone."""
+    """The gradient of the weights alone suffices to learn which expert a token needs."""
     torch.manual_seed(0)
     gate = torch.nn.Linear(8, 4, bias=False)
     optimizer = torch.optim.Adam(gate.parameters(), lr=0.1)

@@ -54,7 +54,7 @@ def test_ids_weights_and_gradients(target, dtype, shape):
 
 
 def test_what_16_bits_would_round_together(target):
-    """Logits stay float32: two that differ by less than a step of bfloat16 are told apart."""
+    """Logits stay float32: two that differ by less than a step of bfloat16 are distinguished."""
     x = torch.tensor([[64.0, 0.0625]], dtype=BF16)
     w = torch.tensor([[1.0, 1.0, 1.0], [0.0, 1.0, -1.0]], dtype=BF16)
     assert router_top1(x, w)[1].tolist() == [[1]]
@@ -73,7 +73,7 @@ def test_ties_nan_and_shared(target):
 
 @pytest.mark.parametrize("experts_together", [True, False])
 def test_many_tokens_are_a_few_at_a_time(target, experts_together):
-    """More than 16 for each of 304 compute units take another kernel. A token's result is the same."""
+    """More than 16 tokens for each of 304 compute units use another kernel. A token's result is the same."""
     x, w = draw(16 * 304 + 5, 72), draw(72, 11, seed=1)
     w = w if experts_together else w.T.contiguous().T
     weights, ids = router_top1(x, w)

@@ -57,7 +57,7 @@ def test_ids_are_those_of_the_definition(target, dtype, columns):
 
 @pytest.mark.parametrize("columns", [8193, 20000, 64 * 16384 + 8200])
 def test_rows_that_workgroups_share(target, columns):
-    """The first of equal values, in whichever workgroup's share it is; and the last column, behind whole chunks."""
+    """The first of equal values, in whichever workgroup's share it is; and the last column, after whole chunks."""
     x = torch.zeros(1, columns, dtype=BF16)
     assert sample(x, temperature=0).item() == 0
     for place in (columns // 2 - 1, columns - 1):
@@ -86,7 +86,7 @@ def test_what_is_not_finite(target):
 
 
 def test_the_distribution(target):
-    """Of 4096 draws, within five standard deviations."""
+    """Over 4096 draws, within five standard deviations."""
     logits = torch.tensor([0.0, 1.0, -1.0, 2.0, -math.inf])
     drawn = sample(logits.expand(4096, 5), temperature=0.9, generator=torch.Generator().manual_seed(3))
     expected = (logits / 0.9).softmax(-1)
@@ -159,7 +159,7 @@ def test_compile(target, compile_backend):
 
 
 def test_transforms():
-    """vmap is a loop; a tangent is refused, as a gradient is."""
+    """vmap is a loop; a tangent is refused, as is a gradient."""
     x = draw(3, 2, 40)
     e = exponentials_of(x)
     assert torch.equal(

@@ -22,7 +22,7 @@ def target(request):
 
 
 def operand(target, rows, k, rows_of_block, seed, exponents=20, by_row=True):
-    """Codes (rows, k), their scales, and the values of both in float64."""
+    """Quantized values (rows, k), their scales, and the dequantized values in float64."""
     random = torch.Generator().manual_seed(seed)
     codes = torch.randn(rows, k, generator=random).to(float8(target))
     shape = (-(-rows // rows_of_block), -(-k // 128))
@@ -63,7 +63,7 @@ def test_recipes(target, recipe):
 
 @pytest.mark.parametrize("recipe", [("1x128", "1x128"), ("128x128", "1x128")])
 def test_rows_that_begin_anywhere(target, recipe):
-    """No kernel takes them with these recipes: they are copied."""
+    """No kernel supports them with these recipes: they are copied."""
     check(target, 33, 40, 275, recipe)
     rows = {"1x128": 1, "128x128": 128}
     a, scale_a, left = operand(target, 33, 272, rows[recipe[0]], 1)

@@ -29,7 +29,7 @@ def operands(m, n, k, seed=0):
 
 
 def results(a, b, scale_a, scale_b, factor=1.0, bias=None, activation=None):
-    """Before they are rounded: in float64, and in float32 with 32 of K at a time."""
+    """Results before rounding: in float64, and in float32 with 32 of K at a time."""
     found = []
     for wide, step in ((torch.float64, max(a.shape[1], 1)), (F32, 32)):
         sums = torch.zeros(a.shape[0], b.shape[1], dtype=wide)
@@ -46,7 +46,7 @@ def results(a, b, scale_a, scale_b, factor=1.0, bias=None, activation=None):
 
 
 def check(y, exact, single, signed_zeros=True):
-    """Within twice PyTorch's error; codes are other than its own where sums are on either side of a tie alone."""
+    """Within twice PyTorch's error; quantized values differ from PyTorch's only where the sums are on either side of a tie."""
     theirs = single.to(y.dtype)
     ours, right = ((each.double() - exact).norm() for each in (y, theirs))
     assert not y.float().isnan().any() and ours <= 2 * right + 1e-6 * exact.norm()
@@ -77,7 +77,7 @@ def test_products(target, shape):
 @pytest.mark.parametrize("activation", [None, "relu", "silu", "gelu"])
 @pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=str)
 def test_factor_bias_and_activation(target, activation, dtype):
-    """The factor multiplies what the activation gives; one of a tensor for both operands, too."""
+    """The factor multiplies the activation's output; also one factor of a tensor for both operands."""
     a, b, scale_a, scale_b = operands(33, 72, 96)
     bias, factor = torch.randn(72).to(dtype), torch.tensor(0.37)
     for scales in (
@@ -137,7 +137,7 @@ def test_layouts(target):
 
 
 def test_it_is_an_operand_of_the_next_product(target):
-    """A block of two products in 8 bits, with the scale that its rows would have had about."""
+    """A block of two products in 8 bits, with about the scale that its rows would have had."""
     a, up, one, _ = *operands(40, 96, 64)[:2], torch.ones(()), None
     down = operands(64, 1, 96, seed=3)[0].t()
     factor = torch.tensor(1 / 16)

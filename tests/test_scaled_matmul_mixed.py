@@ -30,7 +30,7 @@ def powers(random, rows, k, exponents):
 
 
 def weights(rows, k, seed, exponents=20):
-    """Codes (rows, K / 2), e8m0 scales (rows, K / 32) and the values of both in float64."""
+    """Quantized values (rows, K / 2), e8m0 scales (rows, K / 32) and the dequantized values in float64."""
     random = torch.Generator().manual_seed(seed)
     codes = torch.randint(0, 256, (rows, k // 2), generator=random).to(torch.uint8)
     scales, factors = powers(random, rows, k, exponents)
@@ -112,7 +112,7 @@ def test_bias_and_activation(target):
 
 
 def test_ends_of_e8m0(target):
-    """0 is 2^-127 and not zero, 255 is NaN in its column alone; a row of zeros stays one."""
+    """0 is 2^-127 and not zero, 255 is NaN only in its own column; a row of zeros stays one."""
     a, _, left = activations(BF16, None, 20, 64, 5)
     a[7] = 0
     b, scale_b, right = weights(48, 64, 6, exponents=2)

@@ -22,7 +22,7 @@ def target():
 
 
 def operand(dtype, rows, k, seed, exponents=20):
-    """Codes along K, bytes of scales, and the values of both in float64."""
+    """Quantized values along K, bytes of scales, and the dequantized values in float64."""
     random = torch.Generator().manual_seed(seed)
     scales = torch.randint(127 - exponents, 128 + exponents, (rows, k // 32), generator=random).to(
         torch.uint8
@@ -65,7 +65,7 @@ def test_results_are_rounded_once(dtype):
 
 
 def test_products_of_large_tiles():
-    """The plan takes the tile of 256 x 256; K ends inside one."""
+    """The plan chooses the 256 x 256 tile; K ends inside one."""
     out, reference = product((FP4, FP4), 4096 + 8, 4096, 672, BF16, exponents=3)
     assert rms(out, reference) <= BAR[BF16]
 
@@ -78,7 +78,7 @@ def test_bias_and_activation():
 
 @pytest.mark.parametrize("spec", [QuantSpec("mxfp8"), QuantSpec("mxfp4")], ids=lambda spec: spec.format)
 def test_what_quantize_makes(spec):
-    """Rows of scales and scales in the order of the instruction give the same bytes, near the product of the values."""
+    """Scales in rows and scales in the order of the instruction give the same bytes, close to the product of the values."""
     random = torch.Generator().manual_seed(2)
     x, w = (torch.randn(rows, 320, generator=random) for rows in (70, 96))
     (a, rows_a), (b, rows_b) = hipkittens.quantize(x, spec), hipkittens.quantize(w, spec)

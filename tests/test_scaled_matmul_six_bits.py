@@ -30,14 +30,14 @@ def target(request):
 
 
 def packed(numbers):
-    """Codes (rows, K) as bytes, the first in the lowest bits."""
+    """Encodings (rows, K) packed into bytes, the first in the lowest bits."""
     four = numbers.reshape(numbers.shape[0], -1, 4).int()
     word = four[..., 0] | four[..., 1] << 6 | four[..., 2] << 12 | four[..., 3] << 18
     return torch.stack([word & 255, word >> 8 & 255, word >> 16], -1).flatten(1).to(torch.uint8)
 
 
 def table(format):
-    """The value of each code, from what OCP's microscaling formats say of its bits."""
+    """The value of each encoding, from OCP's definition of its bits in the microscaling formats."""
     fraction, bias = {"fp6": (3, 1), "bf6": (2, 3)}[format]
     magnitudes = []
     for code in range(32):
@@ -70,7 +70,7 @@ def test_values_of_codes(format):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_code_and_tie(target, format):
-    """To nearest, ties to even, and what is beyond the largest code to it."""
+    """To nearest, ties to even, and values beyond the largest encoding to it."""
     codes = table(format)[:32]
     middles = (codes[1:] + codes[:-1]) / 2
     values = torch.cat(
@@ -170,7 +170,7 @@ def test_bias_activation_and_one_rounding(gfx950, dtype):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_order_of_the_kernels(gfx950, format):
-    """Codes and scales that quantize brings into it give the same bytes; K ends inside of 128."""
+    """Operands that quantize brings into it give the same bytes; K ends inside of 128."""
     random = torch.Generator().manual_seed(2)
     x, w = (torch.randn(rows, 160, generator=random) for rows in (70, 96))
     for spec, recipe in ((QuantSpec(f"mx{format}"), "1x32"), (QuantSpec(format), "row")):
@@ -190,7 +190,7 @@ def test_order_of_the_kernels(gfx950, format):
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 32), (5, 96), (3, 320)])
 def test_order_of_bytes(rows, columns):
-    """Of blocks of 128 columns: 64 bytes of each row, then 32 of each, as docs/scaled_gemm.md says; zeros behind the last column."""
+    """In blocks of 128 columns: 64 bytes of each row, then 32 of each, as docs/scaled_gemm.md says; zeros past the last column."""
     codes = torch.arange(1, rows * columns * 3 // 4 + 1).reshape(rows, -1)
     blocks = (columns + 127) // 128
     expected = torch.zeros(rows * blocks * 96, dtype=codes.dtype)

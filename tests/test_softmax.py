@@ -67,7 +67,7 @@ def test_infinities_and_nan_as_in_torch(target, columns, dtype):
 
 @pytest.mark.parametrize("columns", [7, 8, 640, 70000])
 def test_each_row_is_alone(target, columns):
-    """The bits of a row do not depend on what is beside it."""
+    """The bits of a row do not depend on the other rows."""
     x = draw(13, columns, dtype=F32)
     together = softmax(x)
     assert all(torch.equal(softmax(x[i : i + 1]), together[i : i + 1]) for i in (0, 5, 12))
@@ -216,7 +216,7 @@ def test_bad_operands(call, message):
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [64, 640])
 def test_more_than_four_gibibytes(columns):
-    """Rows that lie further apart than 32-bit offsets reach, forward and backward."""
+    """Rows further apart than 32-bit offsets reach, forward and backward."""
     storage = torch.zeros(1 + 2**31 + columns, dtype=BF16)
     x = torch.as_strided(storage, (2, columns), (2**31, 1), 1)
     x.copy_(draw(2, columns))

@@ -18,7 +18,7 @@ TARGETS = _installation.TARGETS
 
 
 class Draw:
-    """Arguments that are mostly right: each property is wrong once in a while."""
+    """Draws arguments that are mostly valid: each property is wrong once in a while."""
 
     def __init__(self, seed):
         self.choose = random.Random(seed)
@@ -30,7 +30,7 @@ class Draw:
         return self.choose.choice(values)
 
     def tensor(self, shape, dtype):
-        """Of the shape, or of a wrong one; with strides, layouts, devices and dtypes to trip over."""
+        """A tensor of the shape, or of a wrong one; with unusual strides, layouts, devices and dtypes."""
         shape = list(shape)
         if shape and self.choose.random() < 0.06:
             axis = self.choose.randrange(len(shape))

@@ -20,7 +20,7 @@ extern "C" __global__ void fill(uint* out, uint value) { out[workgroup_id() * 64
 @pytest.mark.parametrize("checks", [False, "all"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_operators_in_four_threads(target, checks):
-    """`simulate` holds for the process: each thread's calls run under it, forward and backward."""
+    """`simulate` applies to the process: each thread's calls run under it, forward and backward."""
     inputs = [torch.randn(2, 40, 64).bfloat16() for _ in range(4)]
 
     def forward_and_backward(number):
@@ -70,7 +70,7 @@ def test_targets_streams_settings_and_errors_belong_to_their_thread():
 
 
 def test_events_follow_the_order_of_a_stream():
-    """Work is done when its call returns: an event recorded behind a launch has happened, and later ones come later."""
+    """Work is done when its call returns: an event recorded after a launch has happened, and later ones come later."""
     lib = library()
     kernel = Module(compile_hip(SOURCE, "gfx942"), "gfx942").kernel("fill")
     stream, data = ctypes.c_void_p(), np.zeros(64 * 64, np.uint32)

@@ -78,7 +78,7 @@ def test_rows_of_several_passes(target, columns, k, rows):
 
 
 def test_parts_do_not_depend_on_how_many_rows_there_are(target):
-    """Few rows are cut into more parts than many."""
+    """A few rows are cut into more parts than many rows."""
     x = few_values(600, 5000, dtype=BF16)
     values, indices = topk(x, 9)
     for row in (0, 599):
@@ -121,7 +121,7 @@ def test_unsorted(target, columns, k):
 @pytest.mark.parametrize("integer", [torch.int32, torch.int64])
 @pytest.mark.parametrize("columns", [40, 3000, 20000])
 def test_rows_that_are_limited(target, columns, integer):
-    """As top_k_per_row_prefill and _decode have them, but for positions, which are those in x."""
+    """As in top_k_per_row_prefill and _decode, except that positions are those in x."""
     k = 17
     starts = torch.tensor([0, 3, columns // 2, columns - 5, 9, columns, -4], dtype=integer)
     ends = torch.tensor([columns, columns - 1, columns // 2 + 20, columns + 9, 9, 3, 4], dtype=integer)
@@ -282,7 +282,7 @@ def test_bad_operands(call, message):
 
 @pytest.mark.slow
 def test_more_than_four_gibibytes():
-    """Rows that lie further apart than 32-bit offsets reach."""
+    """Rows further apart than 32-bit offsets reach."""
     storage = torch.zeros(1 + 2**31 + 64, dtype=BF16)
     x = torch.as_strided(storage, (2, 64), (2**31, 1), 1)
     x.copy_(draw(2, 64))

@@ -53,8 +53,8 @@ def exact_attention(q, k, v, causal=False, scale=None):
 def tiled_attention(q, k, v, *, threshold=8.0, defect=""):
     """Attention as a kernel computes it, 64 keys at a time, rescaled where scores have grown by 2^threshold.
 
-    defect "late rescale": the first quarter of a tile's weights is added before the rescaling that the next tile asks
-    for, the rest after it (reference 2.3, 3). "stale factor": the last factor is applied to the sum of weights once
+    defect "late rescale": the first quarter of a tile's weights is added before the rescaling that the next tile requires,
+    the rest after it (reference 2.3, 3). "stale factor": the last factor is applied to the sum of weights once
     more at the end (2.3, 4).
     """
     group = q.shape[2] // k.shape[2]
@@ -145,7 +145,7 @@ def test_3_and_4_scores_that_grow_late(target, size, dtype, growth):
 
 
 def test_1_lengths_that_are_no_multiple_of_256(target):
-    """2.3 (1), 7.3: N = 256 k + r; the simulator stops any access beside the tensors."""
+    """2.3 (1), 7.3: N = 256 k + r; the simulator stops any access outside the tensors."""
     for n in (1, 63, 255, 257, 300, 511, 513):
         q, k, v, grad = tensors(1, n, n, 2, 1, 64, seed=n)
         exact = exact_attention(q, k, v)
@@ -199,7 +199,7 @@ def test_5_one_process_runs_every_shape(target):
 
 
 def apart(value, dim, stride):
-    """The same values in a tensor of more than 4 GiB: those of `dim` lie `stride` elements apart."""
+    """The same values in a tensor of more than 4 GiB: those of `dim` are `stride` elements apart."""
     sizes, strides = value.shape, list(torch.empty(value.shape, device="meta").stride())
     strides[dim] = stride
     storage = torch.empty(stride * (sizes[dim] - 1) + value.numel(), dtype=value.dtype)
@@ -222,7 +222,7 @@ def test_6_tensors_of_more_than_4_gib(target, dim, stride):
 
 @pytest.mark.parametrize("scale", [0.5, -0.2, 0.01])
 def test_7_the_scale_is_an_argument(target, scale):
-    """2.3 (7): it is 1 / sqrt(D) there, whatever is wanted."""
+    """2.3 (7): upstream it is always 1 / sqrt(D), whatever is requested."""
     q, k, v, _ = tensors(1, 20, 70, 2, 1, 64)
     exact = exact_attention(q, k, v, scale=scale)
     mask = hidden(20, 70, False, (-1, -1))
@@ -261,7 +261,7 @@ def test_gradients_where_upstream_has_none(target, size):
 
 @pytest.mark.parametrize("arch", TARGETS)
 def test_gradients_are_the_same_in_every_run(arch):
-    """2.4: dQ by atomics differs from run to run. Here neither the waves' turns nor the threads show."""
+    """2.4: dQ by atomics differs from run to run. Here neither the waves' order nor the number of threads has an effect."""
     q, k, v, grad = tensors(1, 130, 400, 4, 2, 64)
     results = []
     for seed, threads in ((0, 1), (3, 2), (11, 0)):
@@ -272,7 +272,7 @@ def test_gradients_are_the_same_in_every_run(arch):
 
 
 def test_parameters_and_gradients_with_other_strides(target):
-    """7.3: nn.Parameter inputs, and the expanded gradient that sum() hands back."""
+    """7.3: nn.Parameter inputs, and the expanded gradient that sum() returns."""
     q, k, v = (torch.nn.Parameter(value) for value in tensors(1, 20, 30, 2, 1, 64)[:3])
     hipkittens.attention(q, k, v).sum().backward()
     expected = gradients(exact_attention, (q, k, v), torch.ones(1, 20, 2, 64), F64)
@@ -283,7 +283,7 @@ def test_parameters_and_gradients_with_other_strides(target):
 
 
 def test_rotary_rounds_once(target):
-    """2.5: every product and sum in bfloat16 there, NeoX form only, all of the head, [B, H, N, D], no gradient."""
+    """2.5: upstream every product and sum is in bfloat16, NeoX form only, all of the head, [B, H, N, D], no gradient."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1, 200, 2, 64, generator=generator).to(BF16)
     angles = 50 * torch.rand(200, 32, generator=generator, dtype=F64)
@@ -310,7 +310,7 @@ def test_rotary_rounds_once(target):
 
 
 def test_norms_keep_their_statistics_in_float32(target):
-    """2.5: mean, variance and normalisation in bfloat16 there; one row length; no gradient."""
+    """2.5: upstream mean, variance and normalization are in bfloat16; one row length; no gradient."""
     generator = torch.Generator().manual_seed(0)
     for columns, mean in itertools.product((2048, 2049, 333), (0.0, 30.0)):
         x = (torch.randn(4, columns, generator=generator) + mean).to(BF16)
@@ -324,7 +324,7 @@ def test_norms_keep_their_statistics_in_float32(target):
 
 
 def test_dropout_in_a_norm_can_be_repeated(target):
-    """2.5: seeded with the clock there, so no gradient could know the mask."""
+    """2.5: upstream it is seeded with the clock, so no gradient could know the mask."""
     x = torch.ones(64, 512, dtype=BF16, requires_grad=True)
     residual, weight = torch.zeros(64, 512, dtype=BF16), torch.ones(512, dtype=BF16)
     outputs = []

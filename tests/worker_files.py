@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 def made_once(tmp_path_factory, name: str, make: Callable[[pathlib.Path], object]) -> pathlib.Path:
-    """The folder `name` of the run, which `make` fills; others wait for it meanwhile. Where that fails, the next one tries again."""
+    """The folder `name` of the run, filled by `make` in one worker while the others wait. If that fails, the next worker tries again."""
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Devices of type "cuda", and streams, graphs and ranks as PyTorch sees them, on real GPUs: NVIDIA GPUs, with the simulator running the kernels.
+"""Devices of type "cuda", and streams, graphs and ranks as PyTorch sees them, on real GPUs: NVIDIA GPUs, with the simulator running the
+kernels.
 
     [HIPKITTENS_ARCH=gfx950] python -m pytest tests/gpu
 

@@ -41,7 +41,8 @@ def right_reads(allocator):
 
 
 def right_writes(allocator):
-    """Writes of each key at its position in the ring: 4.57.3 writes the last keys of a prompt longer than a window to the start of the ring."""
+    """Writes of each key at its position in the ring: 4.57.3 writes the last keys of a prompt longer than a window to the start of the
+    ring."""
     theirs = allocator.get_write_indices
 
     def write(self, request_id, past_length, query_length):

@@ -131,7 +131,8 @@ THROUGH_REGISTERS = [
 
 @pytest.mark.parametrize(("row", "target"), THROUGH_REGISTERS)
 def test_loads_through_registers_stay_under_way_for_as_many_k_tiles_as_the_row_says(row, target):
-    """The compiler counts these loads; if it moves one, or if a path into the loop issues them in another order, the waits become shorter."""
+    """The compiler counts these loads; if it moves one, or if a path into the loop issues them in another order, the waits become
+    shorter."""
     chosen = pack(target)
     loop = hot_loop(listing(chosen.image(chosen.entry(f"hipkittens_gemm_{row}_{target}")), target))
     loads = sum(line.mnemonic.startswith("buffer_load") for line in loop)

@@ -60,8 +60,8 @@ def arguments(case: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def importable() -> Iterator[types.ModuleType]:
-    """The unchanged module of flash-attn's tests, with hipkittens.flash_attn as `flash_attn`. The one thing without a counterpart here, which is
-    not attention, is flash-attn's own: the rotary embedding of its references, a Triton kernel."""
+    """The unchanged module of flash-attn's tests, with hipkittens.flash_attn as `flash_attn`. The one thing without a counterpart here,
+    which is not attention, is flash-attn's own: the rotary embedding of its references, a Triton kernel."""
     package = types.ModuleType("flash_attn")
     package.__path__ = [str(SOURCE / "flash_attn")]
     vars(package).update({name: getattr(flash_attn, name) for name in flash_attn.__all__})

@@ -97,8 +97,8 @@ def values(case: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def chosen(cases: Sequence[Any], takes: Callable[[Any], bool]) -> list[int]:
-    """Indices of affordable cases, as few as possible, that cover every pair of values of two parameters that occurs in any affordable case.
-    Greedy: the next one is the first of those that add most pairs."""
+    """Indices of affordable cases, as few as possible, that cover every pair of values of two parameters that occurs in any affordable
+    case. Greedy: the next one is the first of those that add most pairs."""
     pairs = {
         place: set(itertools.combinations(values(case), 2)) for place, case in enumerate(cases) if takes(case)
     }

@@ -120,7 +120,8 @@ def _results(model: torch.nn.Module, seed: int) -> tuple[dict[str, torch.Tensor]
 
 
 def _comparisons(mine: Any, theirs: Any, reference: Any) -> dict[str, Comparison]:
-    """Comparisons by name, with the experts of a layer as one tensor: with a few tokens each, the largest error of one is a matter of chance."""
+    """Comparisons by name, with the experts of a layer as one tensor: with a few tokens each, the largest error of one is a matter of
+    chance."""
     assert mine.keys() == theirs.keys() == reference.keys()
     together: dict[str, list[str]] = {}
     for name in reference:
@@ -137,8 +138,8 @@ def _comparisons(mine: Any, theirs: Any, reference: Any) -> dict[str, Comparison
 
 
 def _ratios(draws: list[dict[str, Comparison]]) -> dict[str, tuple[float, float]]:
-    """The largest error of ours over theirs, and the RMS of errors, by name. With one draw the largest error of a norm's 64 weights is a matter
-    of chance, too."""
+    """The ratios of our largest and RMS error to theirs, by name. With one draw the largest error of a norm's 64 weights is a matter of
+    chance, too."""
     means = {name: mean_of([draw[name] for draw in draws]) for name in draws[0]}
     return {name: (each.ratio_max, each.ratio_rms) for name, each in means.items()}
 
@@ -226,7 +227,8 @@ def packed(target: str) -> dict[str, Any]:
 
 
 def dropout(target: str) -> dict[str, Any]:
-    """Whether logits with attention dropout differ from call to call, are repeated by a seed of Megatron's, and have no dropout in evaluation."""
+    """Whether logits with attention dropout differ from call to call, are repeated by a seed of Megatron's, and have no dropout in
+    evaluation."""
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
     model, given = build(True, torch.bfloat16, attention_dropout=0.3), tokens()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Megatron Core as `./run test --slow` installs it, in a separate folder, and processes that import it from there after our integrations are
-active.
+"""Megatron Core as `./run test --slow` installs it, in a separate folder, and processes that import it from there after our integrations
+are active.
 
 Transformer Engine, APEX and grouped_gemm, which are for NVIDIA GPUs, are not installed. Megatron uses CUDA in many places: the processes
 have hipkittens.integrations.rocm active. One name is added to Megatron: without Transformer Engine, its router in 0.16.1 reads

@@ -33,8 +33,8 @@ def process(prepare: Callable[[], None]) -> ProcessPoolExecutor:
 
 @contextlib.contextmanager
 def importable_from(folder: Path, *packages: str) -> Iterator[None]:
-    """Context in which the contents of the folder can be imported; modules of these packages are dropped afterwards, together with what they
-    recorded about the GPU."""
+    """Context in which the contents of the folder can be imported; modules of these packages are dropped afterwards, together with what
+    they recorded about the GPU."""
     sys.path.insert(0, str(folder))
     before = set(sys.modules)
     try:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Our GEMM and attention are as exact as AITER's own code objects, run on the same inputs in the same simulator. Decoding from 8-bit caches,
-for which AITER's kernels round queries and weights to 8 bits as well, is four times as exact."""
+"""Our GEMM and attention are as exact as AITER's own code objects, run on the same inputs in the same simulator. Decoding from 8-bit
+caches, for which AITER's kernels round queries and weights to 8 bits as well, is four times as exact."""
 
 from __future__ import annotations
 

@@ -56,8 +56,8 @@ def test_rows_of_experts(format):
 @pytest.mark.parametrize("dtype", problems.DTYPES, ids=str)
 @pytest.mark.parametrize("silu", [False, True])
 def test_blocks_of_experts(monkeypatch, dtype, silu):
-    """Theirs needs K to be a multiple of the tile, reads scales of A for padding, too, and overwrites the next rows of gates with zeros of absent
-    experts.
+    """Theirs needs K to be a multiple of the tile, reads scales of A for padding, too, and overwrites the next rows of gates with zeros of
+    absent experts.
     """
     import triton.language as tl
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""FlashMLA's own tests of dense and sparse decoding, unchanged, with hipkittens.integrations.flash_mla as its flash_mla and all checkers on.
+"""FlashMLA's own tests of dense and sparse decoding, unchanged, with hipkittens.integrations.flash_mla as its flash_mla and all checkers
+on.
 
-It has 2,352 cases of dense decoding and 4,748 of sparse decoding. The subset run here was chosen before any was run: it covers every pair
-of values of any two parameters, among the cases with up to 8 GFLOP and 0.7 GB of keys. The others take the host hours, or are 16 and 32
-cases that time kernels with CUPTI, which does not support AMD GPUs.
+It has 2,352 cases of dense decoding and 4,748 of sparse decoding. The subset run here was chosen before any was run: it covers every
+pair of values of any two parameters, among the cases with up to 8 GFLOP and 0.7 GB of keys. The others take the host hours, or are 16
+and 32 cases that time kernels with CUPTI, which does not support AMD GPUs.
 """
 
 import dataclasses

@@ -137,8 +137,8 @@ def test_operators(name, dtype, target, record_property):
 @pytest.mark.parametrize("dtype", BARS, ids=str)
 @pytest.mark.parametrize("heads", [(4, 2), (8, 2), (8, 8)], ids=str)
 def test_the_races_of_rope_are_of_threads_without_an_element(heads, dtype, target):
-    """Each half of a token's queries, or keys, is a tensor of heads x 32 elements, processed by a program of 256 threads. The number of reads
-    that race with a store equals the number of threads without an element; no store races."""
+    """Each half of a token's queries, or keys, is a tensor of heads x 32 elements, processed by a program of 256 threads. The number of
+    reads that race with a store equals the number of threads without an element; no store races."""
     tokens, half, threads = 2 * 7, 32, 256
     inputs = [random(2, number, 7, 2 * half, seed=number).to(dtype) for number in heads]
     with rocm.active(), hipkittens.simulate(target, checks="all") as run:

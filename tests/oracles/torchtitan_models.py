@@ -205,8 +205,8 @@ def _train(name: str, overrides: list[str], steps: int, dtype: torch.dtype) -> d
 
 
 def training(name: str, target: str, steps: int) -> dict[str, Any]:
-    """Steps with momentum, sharded by TorchTitan: the losses (exact, eager's, ours), for each parameter's change our error over eager's, and
-    the launches."""
+    """Steps with momentum, sharded by TorchTitan: the losses (exact, eager's, ours), for each parameter's change our error over eager's,
+    and the launches."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         with exact():

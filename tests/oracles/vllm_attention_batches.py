@@ -23,8 +23,8 @@ ENCODER_ONLY, DECODER = "encoder_only", "decoder"
 
 @dataclass(frozen=True)
 class Case:
-    """lengths and queries: the number of keys of each request, and how many of them are new. cache: vLLM's name; "auto" is float16, since there
-    is no model. layout: a KVCacheLayout."""
+    """lengths and queries: the number of keys of each request, and how many of them are new. cache: vLLM's name; "auto" is float16,
+    since there is no model. layout: a KVCacheLayout."""
 
     target: str
     lengths: tuple[int, ...]
@@ -46,7 +46,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """errors and allowed: the largest error and the norm of the error relative to float64, of the result and of PyTorch's float32, rounded once."""
+    """errors and allowed: the largest error and the norm of the error relative to float64, of the result and of PyTorch's float32, rounded
+    once."""
 
     errors: tuple[float, float]
     allowed: tuple[float, float]

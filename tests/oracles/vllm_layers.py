@@ -9,8 +9,8 @@ import hipkittens
 
 
 def run(target: str) -> dict[str, object]:
-    """For layers that vLLM builds with its custom operators enabled: the names of the methods that it chose, the largest differences from its
-    own forward_native, in units of its results' spacing, and findings."""
+    """For layers that vLLM builds with its custom operators enabled: the names of the methods that it chose, the largest differences
+    from its own forward_native, in units of its results' spacing, and findings."""
     from vllm.config import CompilationConfig, DeviceConfig, VllmConfig, set_current_vllm_config
     from vllm.model_executor.layers.layernorm import RMSNorm
     from vllm.model_executor.layers.rotary_embedding import get_rope

@@ -66,8 +66,8 @@ def rounded(row: torch.Tensor, kind: str | None, target: str) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _vllm(enabled: str, target: str = "gfx950") -> Any:
-    """vLLM's configuration, with an operator enabled; workspaces without a worker, and a group of one rank; the quantization requested by a user
-    without a model; and what vLLM would know of a device."""
+    """vLLM's configuration, with an operator enabled; workspaces without a worker, and a group of one rank; the quantization requested by a
+    user without a model; and what vLLM would know of a device."""
     from vllm.config import CompilationConfig, DeviceConfig, VllmConfig, set_current_vllm_config
     from vllm.platforms import current_platform
     from vllm.plugins import load_general_plugins
@@ -103,8 +103,8 @@ class Layer(torch.nn.Module):
 
 
 def run(case: ScaledCase) -> dict[str, Any]:
-    """Our errors and those of PyTorch's operations with the same rounded rows, relative to float64 with the dequantized weights: largest and
-    norm; and findings, and the class of the experts."""
+    """Our errors and those of PyTorch's operations with the same rounded rows, relative to float64 with the dequantized weights: largest
+    and norm; and findings, and the class of the experts."""
     problem = drawn(case)
     weights = [quantised(each, case.weights) for each in (problem.w1, problem.w2)]
     config = configuration(case)
@@ -124,8 +124,8 @@ def run(case: ScaledCase) -> dict[str, Any]:
 
 
 def _kernel(case: ScaledCase, config: Any, layer: Any, weights: list[Quantised], biases: Any) -> Any:
-    """Through vLLM's methods for block-quantized checkpoints and for gpt-oss; otherwise through what their methods call, since the method for
-    tensor scales requantizes weights with an extension of vLLM's."""
+    """Through vLLM's methods for block-quantized checkpoints and for gpt-oss; otherwise through what their methods call, since the
+    method for tensor scales requantizes weights with an extension of vLLM's."""
     from vllm.model_executor.layers.quantization.fp8 import Fp8Config, Fp8MoEMethod
     from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4MoEMethod
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`hipkittens bench gemm --fit`: costs fitted to clocks from any source, including a GPU's launches, and the file that records the source."""
+"""`hipkittens bench gemm --fit`: costs fitted to clocks from any source, including a GPU's launches, and the file that records the
+source."""
 
 import re
 import subprocess

@@ -227,8 +227,8 @@ def test_fast_gives_the_same_where_every_sum_is_exact(shape, a_number, b_number,
 @pytest.mark.parametrize("number", FORMATS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_zeros_may_have_any_scale_but_nan(shape, number, level):
-    """Past the end of memory, loads return zeros as elements and as scales: 2^-127, an exponent that fast arithmetic does not have. A single
-    nonzero element has to be multiplied by it nevertheless."""
+    """Past the end of memory, loads return zeros as elements and as scales: 2^-127, an exponent that fast arithmetic does not have. A
+    single nonzero element has to be multiplied by it nevertheless."""
     m, depth = SHAPES[shape]
     blocks = depth // 32
     random = np.random.default_rng(7)

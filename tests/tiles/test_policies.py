@@ -13,7 +13,7 @@ F32 = 2  # ElementType::f32
 
 
 def e4m3(values: np.ndarray, target: str) -> np.ndarray:
-    """Integers of at most four significant bits as e4m3: OCP's on gfx950, with one more of bias on gfx942."""
+    """Integers of at most four significant bits as e4m3: OCP's on gfx950, with an exponent bias larger by one on gfx942."""
     bias = 8 if target == "gfx942" else 7
     fraction, exponent = np.frexp(np.abs(values).astype(np.float64))
     mantissa = (fraction * 16).astype(int) - 8
@@ -23,7 +23,7 @@ def e4m3(values: np.ndarray, target: str) -> np.ndarray:
 
 
 def product(target: str, name: str, m: int, n: int, k: int, tile: int, threads: int, scales=None):
-    """A, B and what the kernel makes of A B^T in f32."""
+    """A, B and the kernel's A B^T in f32."""
     random = np.random.default_rng(k)
     a, b = random.integers(-8, 9, (m, k)), random.integers(-8, 9, (n, k))
     out = np.full((m, n), np.nan, np.float32)
@@ -76,7 +76,7 @@ def test_8_bit_operands_in_every_loop(target, name, tile, threads, k):
 
 
 def base_tiles(extent: int, tile: int, bands: int, waves: int) -> np.ndarray:
-    """The number that a wave gives the base tile of each row (column): bands of a tile, waves side by side in each."""
+    """The number that a wave gives the base tile of each row (column): bands of a tile, with waves side by side in each."""
     inside = np.arange(extent) % tile
     band, wave = tile // bands, tile // bands // waves
     return inside // band * (wave // 16) + inside % wave // 16

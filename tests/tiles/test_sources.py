@@ -14,7 +14,7 @@ def numbers(rows: int, cols: int) -> np.ndarray:
 
 
 def tiles(target: str, name: str, count: int, tile_cols: int, **arguments) -> np.ndarray:
-    """What the kernel makes of `count` tiles and one more, which must be zero."""
+    """The kernel's output for `count` tiles and one more, which must be zero."""
     out = np.full((count + 1, 64, tile_cols), 77, np.float16)
     run("source_kernels", name, target, out=out, threads=256, **arguments)
     np.testing.assert_array_equal(out[count], 0)

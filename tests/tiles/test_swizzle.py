@@ -114,7 +114,7 @@ def test_transposed_reads_meet_no_bank_twice(probe, access, width, row_bytes):
 @pytest.mark.parametrize("row_bytes", [128])
 @pytest.mark.parametrize("block_cols", [4, 8])
 def test_the_transposing_fill_meets_no_bank_twice(probe, row_bytes, block_cols):
-    """Eight column blocks and two neighbouring runs of four per sixteen lanes: load_global_to_shared.h."""
+    """Eight column blocks and two neighboring runs of four per sixteen lanes: load_global_to_shared.h."""
     for j in range(block_cols):
         for runs in range(0, row_bytes // 8, 2):
             addresses = np.array(

@@ -24,7 +24,7 @@ def in_flight(tmp_path_factory):
 
 
 def queued(slots, wait, until_next, stages):
-    """The same from a queue: loads are issued one turn after the other, and return in order."""
+    """The same count from a queue: loads are issued iteration by iteration, and return in order."""
     queue, turn = [], 40
     for time in range(turn * slots + wait + 1):
         for stage, (issued, needed, ahead, loads) in enumerate(stages):

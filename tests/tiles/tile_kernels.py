@@ -79,7 +79,7 @@ def run(
     threads=64,
     **settings,
 ):
-    """Runs a kernel of registers.h's Arguments; returns the report."""
+    """Run a kernel that takes registers.h's Arguments; return the report."""
     given = {"a": a, "b": b, "c": c, "out": out}
     packed = struct.pack(
         "<QQQQqiiif",

@@ -32,7 +32,7 @@ def check(path, cache):
 
 
 def test_a_strict_client(cache, tmp_path):
-    """And the same client with mistakes in it, so that silence means something."""
+    """And the same client with mistakes in it, so that the absence of errors means something."""
     done = check(CLIENT, cache)
     assert done.returncode == 0, done.stdout + done.stderr
     wrong = tmp_path / "wrong.py"

@@ -29,7 +29,8 @@ class Result:
 
 
 def paged_arguments(name: str) -> tuple:
-    """The arguments of `paged_problem` with which a kernel of pa is tested: two sequences, and the group and new tokens that its name states."""
+    """The arguments of `paged_problem` with which a kernel of pa is tested: two sequences, and the group and new tokens that its name
+    states."""
     if "gqa10" in name:
         return [1500, 77], 1, 10, int(name.split("qlen")[1][0]), 1024
     return [300, 77], 2, 16 if "gqa16" in name else 8, 2 if "_mtp_" in name else 0, 16
