@@ -44,7 +44,7 @@ SCRIPTS = {
 }
 
 
-# PyTorch's operations with float32 sums in an order of their own: scores, weights and products written out.
+# PyTorch's operations with float32 sums in another order: scores, weights and products written out.
 
 
 def _attention(q, k, v):

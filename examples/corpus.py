@@ -156,7 +156,7 @@ class MaskedTokenBatches:
         self.sequences, held_out = _held_out(sequences, batch, "paragraphs")
         self.batch, self.micro_batch = batch, micro_batch
         self.samples = Samples(len(self.sequences), seed)
-        # Step 0 is no step of training: its masks are the validation's.
+        # Step 0 is not a training step: its masks are those of validation.
         self.validation = list(self._batches(held_out[: validation * micro_batch], 0))
 
     def step(self, step: int) -> list[Batch]:

@@ -69,7 +69,7 @@ class ExpertParallel(nn.Module):
         order = hipkittens.expert_sort(ids, None, self.expert_map.numel(), layout="ragged")
         rows = hipkittens.expert_gather(x, order.entries, order.places)
         numbers = ids.reshape(-1)[order.entries]
-        # How many rows go where is what all_to_all_single asks the host for.
+        # all_to_all_single needs the number of rows per process on the host.
         counts = order.offsets[:: self.share].diff()
         others = torch.empty_like(counts)
         dist.all_to_all_single(others, counts)
@@ -114,7 +114,7 @@ def _train(rank: int, processes: int, steps: int) -> list[str]:
         losses["whole"].append(loss.item())
         loss = (part(x[mine]).float() - target[mine]).square().sum() / target.numel()
         loss.backward()
-        # The router is everybody's; an expert's gradient is whole, since all its rows were here.
+        # The router is shared by all processes; an expert's gradient is complete, since all its rows were here.
         grad = part.router_weight.grad.float()
         dist.all_reduce(grad)
         part.router_weight.grad.copy_(grad)

@@ -113,7 +113,7 @@ class Bert(nn.Module):
         for layer in self.layers:
             x = layer(x, cu_seqlens, longest)
         x = self.transform_norm(F.gelu(self.transform(x[masked])))
-        # The matrix that reads tokens also names them.
+        # The embedding matrix is also the output projection.
         return self.ops.linear(x, self.embedding.weight.to(x.dtype), self.head_bias.to(x.dtype))
 
     def forward(

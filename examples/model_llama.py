@@ -122,7 +122,7 @@ class Llama(nn.Module):
     def _initialise(self) -> None:
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
-                # What is added to the residual is the smaller, the more layers add to it.
+                # The more layers add to the residual, the smaller each contribution is initialized.
                 ends_a_half = name.endswith(("attention.out.weight", "down.weight"))
                 nn.init.normal_(parameter, std=0.02 / (2 * self.config.layers) ** (0.5 * ends_a_half))
 

@@ -65,7 +65,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         parser.error("--length is 1; a sequence needs a token and its end")
     training.complete(parser, arguments)
     config = dataclasses.replace(config, vocabulary=arguments.vocabulary, length=arguments.length)
-    # Paragraphs may be shorter than the length; a quarter of it is what the estimate counts.
+    # Paragraphs may be shorter than the length; the estimate assumes a quarter of it.
     training.refuse_long_simulation(
         parser, arguments, lambda: Bert(config, operators.HIPKITTENS), max(1, arguments.length // 4)
     )

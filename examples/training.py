@@ -34,7 +34,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 import hipkittens
 
 TARGETS = ("gfx942", "gfx950")
-LONG_SIMULATION = 3600.0  # seconds; what would take longer is only begun with --yes
+LONG_SIMULATION = 3600.0  # seconds; longer runs only start with --yes
 
 
 class TrainingError(RuntimeError):
@@ -52,12 +52,12 @@ class Defaults:
     warmup: int
 
 
-# What decides the losses: a run is resumed with the same, or not at all.
+# What determines the losses: a run is resumed with the same values, or not at all.
 DECISIVE = (
     "model", "size", "text", "vocabulary", "length", "steps", "batch", "micro_batch", "learning_rate", "warmup",
     "weight_decay", "clip", "dropout", "seed", "validate_every", "validation",
 )  # fmt: skip
-# What decides how they are rounded: it may change, and is then said.
+# What determines their rounding: it may change, and the change is reported.
 ROUNDING = (
     "attention",
     "norm",
@@ -383,7 +383,7 @@ class Trainer:
 
         # A layer's result may be a view; nothing here writes into it.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-        # Parameters travel in bfloat16, gradients in float32. Rotary's tables stay float32.
+        # Parameters are communicated in bfloat16, gradients in float32. Rotary's tables stay float32.
         policy = MixedPrecisionPolicy(
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
         )
@@ -429,7 +429,7 @@ class Trainer:
         for number, batch in enumerate(mine):
             with self._synchronized(number == len(mine) - 1):
                 loss = self.parallel(**self._moved(batch))
-                # Every target of the step counts the same, whichever micro-batch it is in. Gradients of processes are
+                # Every target of the step has the same weight, in whichever micro-batch it is. Gradients of processes are
                 # averaged, hence the factor.
                 (loss * (processes / targets)).backward()
             total += loss.detach()
@@ -469,7 +469,7 @@ class Trainer:
         total = torch.zeros((), device=self.place.device)
         for first in range(
             0, len(held_out), processes
-        ):  # as often in every process: with --fsdp they need each other
+        ):  # equally often in every process: with --fsdp they need each other
             index = first + self.place.rank
             loss = self.model(**self._moved(held_out[min(index, len(held_out) - 1)]))
             total += loss * (index < len(held_out))
@@ -500,7 +500,7 @@ class Trainer:
             randoms = [None] * self.arguments.processes
             dist.all_gather_object(randoms, random)
         if self.place.rank == 0:
-            # The schedule and the place in the text are functions of the step.
+            # The schedule and the position in the text are functions of the step.
             state = {"step": step, "model": model, "optimizer": optimizer, "random": randoms}
             checkpoints.save(self.folder, step, state, self.arguments.keep)
         if dist.is_initialized():

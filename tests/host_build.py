@@ -23,7 +23,7 @@ def build(output: pathlib.Path, sources: Sequence[pathlib.Path | str], *options:
         options += (f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", "-g1")
     command = [compiler, "-std=c++20", "-Wall", "-Wextra", "-fPIC", f"-I{ROOT / 'csrc'}", *options,
                *(str(ROOT / path) for path in sources), "-o", str(output), "-ldl", "-pthread"]  # fmt: skip
-    # The compiler is not what a preloaded sanitizer should watch.
+    # A preloaded sanitizer should not watch the compiler.
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr

@@ -39,7 +39,7 @@ def loads(repository: Path) -> None:
     expected = hipkittens.rms_norm(y, None)
     expected.sum().backward()
     assert torch.equal(out, expected) and torch.equal(x.grad, y.grad)
-    with hipkittens.simulate("gfx950"):  # settings of the one are not the other's
+    with hipkittens.simulate("gfx950"):  # the settings of one do not affect the other
         assert module.hipkittens._backend.arch() == "gfx942"
 
     # The same build from another folder shares what is loaded.
@@ -47,7 +47,7 @@ def loads(repository: Path) -> None:
     again = kernels.get_local_kernel(repository.parent / "other")
     assert again is not module and again.rms_norm is module.rms_norm
 
-    # By another name, what is installed, from its own file and from a copy, would register its operators twice.
+    # Under another name, the installed package, imported from its own file and from a copy, would register its operators twice.
     installed = Path(hipkittens.__file__).parent
     copied = repository.parent / "hipkittens"
     shutil.copytree(installed, copied, ignore=shutil.ignore_patterns("__pycache__"))

@@ -47,7 +47,7 @@ class Checkout:
             copy(ROOT / name, path / name)
 
     def run(self, *command, **environment):
-        # -S: an editable installation would answer for the name hipkittens.
+        # -S: otherwise an editable installation would provide the name hipkittens.
         places = os.pathsep.join((str(self.path), str(Path(torch.__file__).parents[1])))
         done = subprocess.run(
             [sys.executable, "-S", *command], cwd=self.path, capture_output=True, text=True,

@@ -35,7 +35,7 @@ from tests.oracles.aiter.formats import tiled, tiled_scales
 BF16, F32, I32 = torch.bfloat16, torch.float32, torch.int32
 FP8 = {"gfx942": torch.float8_e4m3fnuz, "gfx950": torch.float8_e4m3fn}
 LARGEST = {torch.float8_e4m3fnuz: 240.0, torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
-# Of AITER's main branch: the pinned version has none.
+# From AITER's main branch: the pinned version lacks them.
 NEWER = {
     *(
         "causal_conv1d_fn",
@@ -132,7 +132,7 @@ def test_arguments_are_those_of_the_wheel():
         "bfloat16": "bf16",
         "float16": "fp16",
     }
-    # AITER's fp8_dtype is its device's; here each call's.
+    # AITER's fp8_dtype is its device's; here it is each call's.
     for name in (
         set(aiter.__all__) - NEWER - {kind.__name__ for kind in (*NUMBERS, aiter.DequantScaleRoundingMode)}
     ):
@@ -243,7 +243,7 @@ def test_gates(target, columns):
     aiter.scaled_silu_and_mul(out, x, scale)
     limit = LARGEST[dtype]
     exact = ((F.silu(gate) * other).float() * (1 / scale)).clamp(-limit, limit)
-    # A code is the nearest, or its neighbour where float32 is halfway.
+    # A quantized value is the nearest, or its neighbor where float32 is halfway.
     step = exact.abs().clamp(min=2.0**-6) * 2.0**-4 * (1 + 1e-5)
     assert ((out.float() - exact).abs() <= step).all()
     with pytest.raises(ValueError, match=r"aiter\.silu_and_mul: out has shape \(1, "):
@@ -297,7 +297,7 @@ def test_rope(target, name, style, nope_first):
                 arguments.append(offsets)
         else:
             arguments.append(table[:tokens].view(tokens, 1, 1, pairs))
-        # Of tables of cosines, what float32 has.
+        # For tables of cosines, float32's error.
         right = [turned(x, table[rows], style, nope_first, back) for x in inputs]
         options = (style, True, nope_first)
         if name.endswith("inplace"):
@@ -440,7 +440,7 @@ def test_rope_of_videos(target, features, dtype):
                 right[video, token] = torch.view_as_real(numbers * turn).flatten(-2)
         assert mine.dtype == F32 and mine.shape == x.shape
         assert (mine.double() - right).abs().max() <= 2.0**-22 * right.abs().max()
-        # The second video has 12 tokens: two of the second rank's, and copies.
+        # The second video has 12 tokens: two on the second rank, and copies.
         if rank:
             assert torch.equal(mine[1, 2:], x[1, 2:].float()) and torch.equal(mine[0], x[0].float())
     assert aiter.rope_fwd_3d(x[:, :0], grids, freqs, 1, 0).shape == (2, 0, 3, features)
@@ -611,7 +611,7 @@ def test_mxfp4(target, shuffle):
     x[3, :32] = 0
     codes, scales = aiter.per_1x32_f4_quant_hip(x, shuffle=shuffle)
     assert codes.dtype == torch.float4_e2m1fn_x2 and scales.dtype == torch.float8_e8m0fnu
-    # E - 2 of a largest magnitude m 2^E, and one more from m = 1.5 on.
+    # E - 2 for a largest magnitude m 2^E, and one more from m = 1.5 on.
     mantissa, exponent = torch.frexp(x.float().view(7, 3, 32).abs().amax(-1))
     power = exponent - 3 + (mantissa * 2 >= 1.5).int()
     expected = torch.where(mantissa == 0, 0, power + 127).to(torch.uint8)
@@ -723,7 +723,7 @@ def test_padded_norm(target, multiple):
         right = z * (z.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * weight.double()
         found = aiter.fused_add_rmsnorm_pad(x, weight, 1e-5, given, multiple)
         y, *summed = (found,) if given is None else found
-        # Nearest to the norm of the sum that is not rounded.
+        # Nearest to the norm of the unrounded sum.
         assert (
             y.shape == (5, 192 if multiple else 130)
             and close(y[:, :130], right, 0.502)
@@ -904,7 +904,7 @@ def test_gates_with_codes(target):
         for group in (32, 128):
             codes, scales = aiter.act_mul_and_fp8_group_quant(x, kind, group)
             largest = exact.view(6, -1, group).abs().amax(-1) / LARGEST[FP8[target]]
-            # That of the value before it is rounded to bfloat16.
+            # From the value before it is rounded to bfloat16.
             assert ((scales - largest).abs() <= 1e-5 * largest).all()
             values, step = decoded(codes, scales, group)
             assert codes.dtype == FP8[target] and ((values - exact).abs() <= 1.001 * step).all()
@@ -1206,7 +1206,7 @@ def assert_within_twice(mine, arguments, ids, bias=(None, None), **options):
     torchs = layer(*arguments, ids, **options, bias1=bias[0], bias2=bias[1])
     errors, others = mine.double() - exact, torchs.double() - exact
     assert errors.norm() <= 2 * others.norm()
-    # Rows are rounded, and their sum: of few results PyTorch's may all be near by luck.
+    # Rows are rounded, and their sum: with few results PyTorch's may all be close by luck.
     assert errors.abs().max() <= max(2 * others.abs().max(), torch.finfo(mine.dtype).eps * exact.abs().max())
 
 
@@ -1249,7 +1249,7 @@ def test_experts_of_gpt_oss_and_shuffled_weights(target):
             gate, up = (w1[expert].double() @ x[token].double()).chunk(2)
             exact[token] += weights[token, slot].double() * (w2[expert].double() @ swiglu(gate, up))
     assert (found.double() - exact).norm() <= 2.0**-7 * exact.norm()
-    # The order of aiter.ops.shuffle.shuffle_weight(w, (16, 16)) of elements of 2 bytes.
+    # The order of aiter.ops.shuffle.shuffle_weight(w, (16, 16)) for elements of 2 bytes.
     shuffled = []
     for weight in (w1, w2):
         e, n, k = weight.shape
@@ -1385,7 +1385,7 @@ def test_experts_of_8_bits(target, kind):
         first = aiter.asm_moe_tkw1(*given, scale1, scale2)
         options = {"w1_scale": scale1, "w2_scale": scale2, "quant_type": quantized}
         assert torch.equal(first, aiter.fused_moe(*given, doweight_stage1=True, **options))
-        # The order of aiter.ops.shuffle.shuffle_weight(w, (16, 16)) of elements of 1 byte.
+        # The order of aiter.ops.shuffle.shuffle_weight(w, (16, 16)) for elements of 1 byte.
         shuffled = []
         for weight in (w1, w2):
             e, n, k = weight.shape
@@ -1646,7 +1646,7 @@ def test_feed_forward_blocks(target, dtype):
         )
 
         def within(result, hidden, y):
-            # One rounding of what is between, of each of 65 products, and one of the result.
+            # One rounding of the intermediate of each of 65 products, and one of the result.
             step = torch.finfo(dtype).eps / 2
             allowed = step * (hidden.abs() @ w_down.double().abs() + y.abs()) + 1e-5
             return bool(((result.double() - y).abs() <= allowed).all())

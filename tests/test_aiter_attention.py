@@ -70,7 +70,7 @@ def test_extend_attention(target, dtype, head_dim, heads, key_heads, causal, cap
     ]
     for number, buffer in enumerate(buffers):
         buffer[rows] = draw(sum(before), key_heads, head_dim, dtype=dtype, seed=number + 2)
-    # As AITER's callers have it, behind a list there may be room.
+    # As with AITER's callers, there may be spare entries after a list.
     indices = torch.cat((rows, torch.tensor([UNUSED] * 3)))
     q = draw(sum(counts), heads, head_dim, dtype=dtype, seed=5)
     new = [draw(sum(counts), key_heads, head_dim, dtype=dtype, seed=seed) for seed in (6, 7)]
@@ -237,7 +237,7 @@ def test_prompts_in_chunks(target, codes, head_dim, page):
         for each, row, scale in zip(new, rows, scales.values(), strict=True):
             kept = as_operand(row)[table[b, place // page].long(), place % page].view(row.dtype)
             each[ends[b] : ends[b + 1]] = (kept.float() * (scale if codes else 1)).to(BF16)
-    # In the caches they are no numbers.
+    # In the caches they are NaN.
     for cache, values in ((k, False), (v, True)):
         whole = in_rows(as_operand(cache), "paged", values).clone()
         for b, (count, length) in enumerate(zip(counts, lengths, strict=True)):

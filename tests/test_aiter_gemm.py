@@ -16,7 +16,7 @@ BF16, F16, F32, I32 = torch.bfloat16, torch.float16, torch.float32, torch.int32
 BAR = {BF16: 2.5e-3, F16: 4e-4, F32: 1e-6}
 SIZES = [(1, 48, 160), (17, 130, 288), (257, 72, 160), (17, 144, 2880)]
 TESTED = set()
-# Names and arguments of AITER's main branch of August 2026, which the pinned version has not.
+# Names and arguments from AITER's main branch of August 2026, which the pinned version lacks.
 NEWER = {
     "gemm_afp4wfp4_preshuffle": "x_fp4 w_preshuf x_scales w_scales dtype y config skip_reduce",
     "gemm_a16wfp4": "x w w_scales atomic_add dtype y config",

@@ -14,7 +14,7 @@ from tests.test_aiter_gemm import BAR, BF16, F16, F32, I32, draw, float4, genera
 
 FP8 = torch.float8_e4m3fn
 TESTED = set()
-# Names and arguments of AITER's main branch of August 2026, which the pinned version has not.
+# Names and arguments from AITER's main branch of August 2026, which the pinned version lacks.
 NEWER = {
     "moe_gemm_a4w4": "x w x_scales w_scales bias routing_data gather_indx scatter_indx gammas swizzle_mx_scale preshuffle_weights "
     "out_dtype apply_swiglu alpha limit swiglu_add_residual unpadded_N unpadded_K backend",

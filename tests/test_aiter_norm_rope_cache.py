@@ -12,7 +12,7 @@ from hipkittens.operations._caches import caches_of
 from hipkittens.quantization import dtype_of
 
 BF16, F32, I8 = torch.bfloat16, torch.float32, torch.int8
-# Names and arguments of AITER's main branch of August 2026, which the pinned version has not.
+# Names and arguments from AITER's main branch of August 2026, which the pinned version lacks.
 NEWER = {
     "fused_qkv_split_qk_norm_rope_cache": "qkv q_weight k_weight cos sin positions key_cache value_cache slot_mapping qh kvh head_dim "
     "is_neox offsets reuse_freqs_front_part attn_output_gate k_scale v_scale eps gated_qkv_layout kv_cache_layout",
@@ -130,7 +130,7 @@ def test_heads_apart(target, neox, kind):
             exact = normal(x, weight, 1e-5)
             if kind == "auto":
                 assert close(each, turned(exact, *rows, neox))
-            else:  # rounded between; the two products of a turn may cancel
+            else:  # rounded in between; the two products of a rotation may cancel
                 error = (each.double() - turned(exact.bfloat16(), *rows, neox)).abs()
                 assert error.max() <= 2.0**-7 * exact.abs().max()
         assert same(mine[2], v)
@@ -164,7 +164,7 @@ def test_an_indexer(target, neox, scale_fmt):
     key = layer_norm(k[:7], *norm, eps=1e-6)[:, None]
     right_q, right_k = rotary_qk(q[:7], key, cos, sin, positions=positions[:7], interleaved=not neox)
     of_q, scales = quantize(right_q, spec)
-    # As the definition has it, too.
+    # As in the definition.
     assert close(right_q, turned(q[:7], cos[positions[:7]], sin[positions[:7]], neox))
     exact = torch.nn.functional.layer_norm(k[:7].double(), (128,), *(each.double() for each in norm), 1e-6)
     assert close(key[:, 0], exact)

@@ -35,7 +35,7 @@ def described(x, axis, largest):
     columns = x.shape[-1]
     padded = torch.nn.functional.pad(x, (0, -columns % 32)).unflatten(-1, (-1, 32))
     share = padded.abs().amax(-1) / largest
-    bits = (share.view(torch.int32) + 0x007FFFFF) & 0x7F800000  # the least power of two that is not below
+    bits = (share.view(torch.int32) + 0x007FFFFF) & 0x7F800000  # the least power of two that is not smaller
     scale = bits.view(F32)
     factor = torch.where(scale == 0, 0.0, 1.0 / scale)
     return (padded * factor.unsqueeze(-1)).flatten(-2)[..., :columns], (bits >> 23).to(torch.uint8)
@@ -50,7 +50,7 @@ def test_mxfp4(target, dtype, shape, axis):
     last = codes.transpose(axis, -1)
     assert torch.equal(scales.transpose(axis, -1), bytes_)
     halves = torch.stack((last & 15, last >> 4), -1).flatten(-2)
-    # Half-way cases away from zero: the largest code whose lower half-way case is not above.
+    # Half-way cases away from zero: the largest encoding whose lower half-way case is not above.
     between = (E2M1[1:] + E2M1[:-1]) / 2
     assert torch.equal(halves & 7, torch.bucketize(values.abs(), between, right=True).to(torch.uint8))
     assert torch.equal((halves >> 3).bool() & (halves & 7 != 0), (values < 0) & (halves & 7 != 0))

@@ -11,7 +11,7 @@ from hipkittens import QuantSpec, aiter, quantize
 
 BF16, U8 = torch.bfloat16, torch.uint8
 MX = "input sorted_ids num_valid_ids token_num topk block_size num_rows group_size sorted_weights"
-# Names and arguments of AITER's main branch of August 2026, which the pinned version has not.
+# Names and arguments from AITER's main branch of August 2026, which the pinned version lacks.
 NEWER = {
     "fused_dynamic_mx_quant_moe_sort": MX.replace("num_rows", "quant_dtype num_rows"),
     "fused_dynamic_mxfp4_quant_moe_sort": MX,
@@ -113,7 +113,7 @@ def test_rows_that_do_not_count(target, of_slots):
     x = draw(12, 64)[: tokens * k if of_slots else tokens]
     weights = weights.clone()
     rows = [row for row in range(int(valid[0])) if int(sorted_ids[row]) & 0xFFFFFF < tokens]
-    zero = [row for row in rows if int(sorted_ids[row]) in (0, 1 << 24, 2 << 24, 1)]  # of token 0 all
+    zero = [row for row in rows if int(sorted_ids[row]) in (0, 1 << 24, 2 << 24, 1)]  # all of token 0's
     weights[zero] = 0
     codes, scales = aiter.fused_dynamic_mx_quant_moe_sort(
         x, sorted_ids, valid, tokens, k, 32, sorted_weights=weights

@@ -15,7 +15,7 @@ from hipkittens.quantization import dtype_of
 
 BF16, F16 = torch.bfloat16, torch.float16
 TESTED = set()
-# Names and arguments of AITER's main branch of August 2026, which the pinned version has not.
+# Names and arguments from AITER's main branch of August 2026, which the pinned version lacks.
 NEWER = {
     "fused_qk_rope_concat_and_cache_mla": "q_nope q_pe kv_c k_pe kv_cache q_out slot_mapping k_scale q_scale positions cos_cache "
     "sin_cache is_neox is_nope_first",

@@ -40,7 +40,7 @@ def test_wrapper(target, dtype, layout):
     expected = attention_quantized(
         *taken, causal=True, scale=0.2, window_size=(90, 0), query_block=256, key_block=128, return_lse=True
     )
-    # By position, as AITER has them.
+    # By position, in AITER's order.
     out, lse = aiter.fav3_sage_wrapper_func(
         *laid_out(tensors, layout), 0.2, True, (90, 0), 0, 0.0, False, 0, True, layout
     )

@@ -20,7 +20,7 @@ PYTHON = sorted(
 )
 LINE_CAP = 600
 
-# folder: the folders (or single files) it may include beside its own
+# folder: the folders (or single files) it may include in addition to its own
 ALLOWED = {
     "isa": [],
     "code_object": [],
@@ -204,7 +204,7 @@ def _imported(path: Path, modules: dict[str, Path]) -> set[Path]:
 def test_no_python_files_import_each_other_in_a_circle():
     modules = {path.stem: path for path in PYTHON if path.parent.name != "hipkittens"}
     for path in (ROOT / "hipkittens").rglob("*.py"):
-        if path.name != "__init__.py":  # a face hands on names of files that may import it
+        if path.name != "__init__.py":  # a facade module re-exports names of files that may import it
             modules[".".join(path.relative_to(ROOT).with_suffix("").parts)] = path
     sorter = graphlib.TopologicalSorter({path: _imported(path, modules) for path in modules.values()})
     try:

@@ -227,11 +227,11 @@ def test_the_generator_decides(target):
 
     assert torch.equal(out(1), out(1)) and not torch.equal(out(1), out(2))
     first = out(1)
-    assert not torch.equal(first, hipkittens.attention(q, k, v, dropout_p=0.2))  # the generator has moved on
+    assert not torch.equal(first, hipkittens.attention(q, k, v, dropout_p=0.2))  # the generator has advanced
     state = torch.get_rng_state()
     assert torch.equal(hipkittens.attention(q, k, v, dropout_p=0.0), hipkittens.attention(q, k, v))
     assert torch.equal(torch.get_rng_state(), state)
-    # Less than half a step drops nothing. Kernels that drop round elsewhere than those that do not; a lost key shows more.
+    # Less than half a step drops nothing. Kernels with dropout round in other places than those without; a lost key shows more.
     torch.testing.assert_close(out(1, 1e-9), hipkittens.attention(q, k, v), rtol=2**-6, atol=2**-9)
     mostly = out(1, 0.9999999)
     assert mostly.isfinite().all() and (mostly == 0).double().mean() > 0.98
@@ -272,7 +272,7 @@ def test_checkpointing_repeats_the_mask(target):
     ):
         leaves = [value.clone().requires_grad_() for value in (q, k, v)]
         out, _ = drawn(run, *leaves)
-        torch.rand(3)  # the generator is elsewhere when the checkpoint runs again
+        torch.rand(3)  # the generator's state differs when the checkpoint runs again
         out.backward(grad_out)
         results.append((out.detach(), *(leaf.grad for leaf in leaves)))
     assert all(torch.equal(one, two) for one, two in zip(*results, strict=True))

@@ -45,7 +45,7 @@ def loaded_bytes(call):
         call()
         launches = list(_simulator.recorded_launches())
     finally:
-        _simulator.record_launches(True)  # lets go of the records
+        _simulator.record_launches(True)  # releases the records
         _simulator.record_launches(False)
     return [{name: loaded for name, loaded, *_ in launch["regions"]} for launch in launches]
 

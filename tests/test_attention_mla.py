@@ -130,7 +130,7 @@ def test_a_cache_of_8_bits_is_what_it_holds(target, dtype):
     """Bitwise equal to a cache of q's dtype that holds the same numbers."""
     problem = draw_latent([300], heads=16, dtype=dtype, cache_dtype=CODES[target])
     wide = dataclasses.replace(problem, kv_cache=problem.kv_cache.to(dtype))
-    # In "fast" arithmetic a host with AMX has its own order of sums for each type of codes.
+    # In "fast" arithmetic a host with AMX has a different summation order for each quantized type.
     with hipkittens.simulate(target, arithmetic="strict"):
         results = [attention_mla(*each.arguments(), scale=SCALE, return_lse=True) for each in (problem, wide)]
     assert torch.equal(results[0][0], results[1][0]) and torch.equal(results[0][1], results[1][1])
@@ -150,7 +150,7 @@ def test_rows_with_scales_of_their_own(target, heads, page, dtype):
     given = dataclasses.replace(problem, kv_cache=problem.kv_cache.view(dtype))
     options = {"num_splits": 2, "sinks": torch.linspace(-1, 1, heads)}
     check(target, given, **options)
-    # In "fast" arithmetic a host with AMX may have another order of sums for another kernel.
+    # In "fast" arithmetic a host with AMX may have another summation order for another kernel.
     with hipkittens.simulate(target, arithmetic="strict"):
         out, lse = attention_mla(*given.arguments(), scale=SCALE, return_lse=True, **options)
         wide = attention_mla(*widened(problem).arguments(), scale=SCALE, return_lse=True, **options)

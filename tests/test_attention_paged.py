@@ -305,7 +305,7 @@ def listed(problem):
         for row, length in zip(problem.block_table, problem.seqused_k.tolist(), strict=True)
     ]
     starts = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)[:-1].to(torch.int32)
-    # Between others' numbers, of which only every second one is a block.
+    # Among other numbers; only every second one is a block.
     blocks = torch.cat([*rows, torch.full((2,), UNUSED, dtype=torch.int32)]).repeat_interleave(2)[::2]
     return dataclasses.replace(problem, block_table=blocks).arguments(), starts
 

@@ -15,7 +15,7 @@ from hipkittens.quantized_attention import in_torch, quantized
 
 BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 LENGTHS = (1, 2, 17, 255, 257)
-# What AITER's tests allow: elements that are off by both, of which there may be half a percent.
+# The tolerance of AITER's tests: elements that are off by both, of which there may be half a percent.
 AITER_ATOL, AITER_RTOL, AITER_PART = 0.3, 0.25, 0.005
 
 

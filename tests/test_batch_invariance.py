@@ -52,7 +52,7 @@ def test_linear(exactly, columns, out):
 @pytest.mark.parametrize("target", TARGETS)
 def test_without_it_products_of_few_rows_are_split(target):
     x, weight = draw(4096, 2048), draw(1024, 2048, seed=1)
-    # The host's own order of sums in "fast" arithmetic differs among tiles where it has AMX.
+    # Where the host has AMX, its summation order in "fast" arithmetic differs among tiles.
     with hipkittens.simulate(target, arithmetic="strict"):
         together = hipkittens.linear(x, weight)
         same(hipkittens.linear(x[:16], weight), together[:16])

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks"
-# Options that make it short; exit codes that are an answer; and a word of what it prints, on either stream.
+# Options that make it short; exit codes that count as an answer; and a word of its output, on either stream.
 SHORTEST = {
     "attention": (["--target=gfx950", "--length=130", "--heads=2", "--key-heads=1"], (0,), "forward"),
     "bandwidth": (["--only=mul_add", "--devices=MI300X"], (0,), "share"),
@@ -31,7 +31,7 @@ SHORTEST = {
     "simulator": (["--quick", "--target=gfx950"], (0,), "GFLOP/s"),
     "startup": (["--repeat=1", "--only=softmax"], (0, 1), "import"),  # 1 on a machine that is busy
 }
-# Of what a checkout does not have, with the test that starts them on a file of its own.
+# Those that need files a checkout does not have, with the test that starts them on its own file.
 ELSEWHERE = {"calibration": "tests/test_calibration.py"}
 
 

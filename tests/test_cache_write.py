@@ -16,7 +16,7 @@ from hipkittens.quantization import dtype_of
 TARGETS = ("gfx942", "gfx950")
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 NAN = float("nan")
-FILL = 0x5A  # of the bytes of a cache before it is written
+FILL = 0x5A  # the bytes of a cache before it is written
 
 
 @pytest.fixture(params=TARGETS)
@@ -103,7 +103,7 @@ def dtypes_of(kind, dtype):
 def test_every_byte(target, layout, size, kind, dtype):
     of_cache = dtypes_of(kind, dtype)
     if layout == "asm" and size % (16 // of_cache.itemsize):
-        size = 32  # that layout has places in groups of x
+        size = 32  # that layout stores groups of x
     blocks = -(-70 // size)
     for tokens, heads, features, value_features in ((1, 1, 64, 64), (17, 3, 48, 32), (61, 2, 128, 128)):
         key = draw(tokens, heads, features, dtype=dtype, scale=100.0)

@@ -66,7 +66,7 @@ def test_scales_of_heads(target, kind, features, layout, dtype):
         expected = torch.full((48, heads), float("nan"))
         expected[slots[kept]] = found.view(tokens, heads)[kept]
         torch.testing.assert_close(mine.reshape(48, heads), expected, rtol=0, atol=0, equal_nan=True)
-    # Codes where cache_write puts rows that are codes already.
+    # Quantized values where cache_write puts already quantized rows.
     as_rows = [each.view(tokens, heads, -1).to(dtype) for each, _ in rows]
     cache_write(*as_rows, *right, slots, layout=layout)
     for mine, expected in zip(caches, right, strict=True):

@@ -89,7 +89,7 @@ def test_times_copied_across_token_counts_are_dropped(tmp_path):
     assert [count for why, count in left_out.items() if "several token counts" in why] == [2]
     other = mixture_record(8, "30.0", name="fmoe_bf16_blockscaleFp8_g1u1_vs_silu_1tg_ps_32x256")
     rows, _ = read(tmp_path, copied[0], other)
-    assert not rows  # whichever kernels they are said to be of
+    assert not rows  # for any kernels they are declared to be of
 
 
 def test_the_median_of_repeated_measurements_is_taken(tmp_path):

@@ -309,7 +309,7 @@ def test_strides_and_offsets(target):
             dy = draw(*x.shape, seed=3)
             mine = with_gradients(causal_conv1d, (x, taps), dy)
             right = with_gradients(causal_conv1d, (x.contiguous(), taps.contiguous()), dy)
-            # Sums of a gradient are in another order for the other layout.
+            # Sums of a gradient are in a different order for the other layout.
             assert torch.equal(mine[0], right[0]) and torch.equal(mine[1], right[1])
             torch.testing.assert_close(mine[2], right[2], rtol=2**-7, atol=1e-6)
 

@@ -31,7 +31,7 @@ def equal_and_dense(parts, whole, split, axis, channels_last):
         assert torch.equal(part, right) and dense.is_contiguous()
 
 
-# With whole vectors of channels, without, and with parts that are empty.
+# With parts of whole vectors of channels, of other sizes, and empty ones.
 SPLITS = [(8, 16, 8), (16, 0, 16), (5, 3, 24), (1, 30, 1), (0, 0, 32), (32, 0, 0)]
 
 

@@ -65,7 +65,7 @@ def test_sequences_and_heads(target, rule, tokens, axis, bytes_apart):
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 @pytest.mark.parametrize(
     "tokens, bytes_apart",
-    # Of the second the last row of a chunk is within reach, and a chunk after it begins behind.
+    # For the second, the last row of a chunk is within reach, and the next chunk begins beyond it.
     [(5, BEYOND // 2), (70, (1 << 31) // 63 // 16 * 16 - 128), (70, (1 << 31) // 63 // 16 * 16 + 16)],
 )
 def test_tokens(target, rule, tokens, bytes_apart):

@@ -11,7 +11,7 @@ from tests.simulated_device import TARGETS
 
 BF16, F16, I8, U8 = torch.bfloat16, torch.float16, torch.int8, torch.uint8
 GROUPS = 3
-APART = 5 * 2**29  # bytes: the last of three groups begins 5 GiB behind the first, and the second one 2.5
+APART = 5 * 2**29  # bytes: the last of three groups begins 5 GiB after the first, and the second one 2.5
 SIZES, N, K = [5, 9, 20], 72, 160
 
 

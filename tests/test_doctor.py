@@ -296,7 +296,7 @@ def test_gpus_of_other_architectures(fake_hip):
     assert path in findings["HIP"]["text"] and "HIPKITTENS_LIBHIP_PATH" in findings["HIP"]["text"]
     for subject, arch in (("GPU 0", "gfx90a"), ("GPU 2", "gfx1100")):
         assert f"is a {arch}" in findings[subject]["text"] and "gfx950 (MI350X" in findings[subject]["text"]
-    # torch of the tests is no ROCm build: the one device that has kernels cannot be used either, and that is said.
+    # The tests' torch is no ROCm build: the one device that has kernels cannot be used either, and the report says so.
     assert "cannot put tensors on it" in findings["GPU 1"]["text"] and "ROCm" in findings["GPU 1"]["remedy"]
     hip = report["facts"]["hip"]
     assert [device["arch"] for device in hip["devices"]] == ["gfx90a", "gfx942", "gfx1100"]

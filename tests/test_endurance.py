@@ -34,7 +34,7 @@ def assert_nothing_grows(action, turns, growth=3 * MEGABYTE):
     for turn in range(turns):
         action(turn)
     gc.collect()
-    # Fewer are no fault: what an earlier test of this process left may end meanwhile.
+    # Fewer are no error: something left by an earlier test of this process may end meanwhile.
     assert len(os.listdir("/proc/self/fd")) <= len(files)
     assert len(os.listdir("/proc/self/task")) <= len(threads)
     assert resident_bytes() - memory < growth

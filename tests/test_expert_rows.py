@@ -64,7 +64,7 @@ def test_rows_and_gradients(target, dtype, tokens, k, columns):
             sizes = torch.autograd.grad(
                 reference(argument.detach().double().abs(), *index, wide), wide, grad.double().abs()
             )[0]
-            # A sum of `columns` products in float32.
+            # A float32 sum of `columns` products.
             assert ((found.double() - exact).abs() <= columns * 2.0**-24 * sizes).all()
             assert (found[places < 0] == 0).all()
 

@@ -67,9 +67,9 @@ def test_a_fault_in_the_middle_of_a_grid(module, threads, order):
     assert "; nearest allocation '" in text
     groups = out.reshape(8, 64)
     assert (groups[3] == 0).all()
-    for number in set(range(8)) - {3}:  # whole or not begun
+    for number in set(range(8)) - {3}:  # complete or not begun
         assert (groups[number] == number + 1).all() or (groups[number] == 0).all()
-    # HIP calls a fault an error of the call that waits for it; here that is the launch, and no later call is told again.
+    # HIP reports a fault as an error of the call that waits for it; here that is the launch, and no later call reports it again.
     lib = library()
     assert lib.hipGetLastError() == LAUNCH_FAILURE and lib.hipGetLastError() == 0
     assert lib.hipDeviceSynchronize() == 0

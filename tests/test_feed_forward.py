@@ -107,14 +107,14 @@ def test_partners_beyond_two_gibibytes(draw):
     stride = 21 * 2**20  # elements
     storage = torch.empty(
         2 * inner * stride, dtype=torch.bfloat16
-    )  # whose pages nobody touches are not there
+    )  # pages that are never touched are not allocated
     weight = storage.as_strided((2 * inner, k), (stride, 1))
     weight.copy_(draw(2 * inner, k))
     x = draw(20, k)
     for arch in TARGETS:
         with hipkittens.simulate(arch):
             check_rounded_once(hipkittens.gated_linear(x, weight), gated_in_double(x, weight))
-    too_far = storage.as_strided((8, k), (storage.numel() // 8, 1))  # partners as far, of rows 0.66 GiB apart
+    too_far = storage.as_strided((8, k), (storage.numel() // 8, 1))  # partners as far, rows 0.66 GiB apart
     with pytest.raises(ValueError, match="must lie within 4 GiB"):
         hipkittens.gated_linear(x, too_far)
 

@@ -186,7 +186,7 @@ def test_cache(target):
             torch.testing.assert_close(out, expected[:, begin:end], rtol=1e-2, atol=1e-2)
             assert lse.shape == (2, 2, end - begin)
         assert torch.equal(k_cache[:, :12], turned[1]) and torch.equal(v_cache[:, :12], v)
-    # Without a mask all queries are at the same place; and no new keys, from a whole or a partly filled cache.
+    # Without a mask all queries are at the same position; and no new keys, from a whole or a partly filled cache.
     k_cache[:, :12], v_cache[:, :12] = k, v
     out = flash_attn.flash_attn_with_kvcache(
         q[:, :2], k_cache, v_cache, k[:, :1], v[:, :1], cos, sin, cache_seqlens=12

@@ -23,7 +23,7 @@ def target(request):
 
 def draw(*shape, dtype=BF16, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    # Rows and columns of very different magnitudes, which one scale for all would lose.
+    # Rows and columns of very different magnitudes, which a single scale could not represent.
     rows = torch.randint(-6, 7, (*shape[:-1], 1), generator=generator)
     return (torch.randn(shape, generator=generator) * 2.0**rows).to(dtype)
 

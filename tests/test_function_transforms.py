@@ -13,7 +13,7 @@ import hipkittens
 from hipkittens import operations
 
 CALLS, IN_PLACE = {}, {}
-# Five write to an argument and return something, and their own tests hold them to the transforms; one draws, and each call differs.
+# Five write to an argument and return something: their own tests check the transforms; one draws, and each call differs.
 APART = (
     "addmm_",
     "causal_conv1d_update",
@@ -51,7 +51,7 @@ for _operation in operations.every():
             )
 # Their derivative is refused by name.
 HAVE_NO_DERIVATIVE = ("quantize", "gated_activation_quantize", "norm_quantize")
-# It is refused of each argument that could have one.
+# Refused for each argument that could have one.
 GETS_NO_GRADIENT = (
     "scaled_matmul",
     "attention_paged",
@@ -219,7 +219,7 @@ def distinct_integers(seed):
     def drawn(*shape, dtype=torch.bfloat16):
         if dtype.is_floating_point:
             return tensor(*shape, dtype=dtype)
-        if dtype == torch.uint8:  # a cache of codes
+        if dtype == torch.uint8:  # a quantized cache
             return torch.randint(256, shape, generator=generator).to(dtype)
         return torch.randperm(*shape, generator=generator)
 

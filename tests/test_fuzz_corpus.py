@@ -88,7 +88,7 @@ def test_the_table_is_the_recorded_runs():
     assert size < 1 << 20
 
 
-# Stands for the loader: what a fuzz target would print and find, an input in the first run of a process and a crash in the next.
+# Replaces the loader: what a fuzz target would print and find, an input in the first run of a process and a crash in the next.
 FAKE = """#!/bin/bash
 echo "$*" >>"$(dirname "$0")/../arguments"
 for word; do case $word in -artifact_prefix=*) crashes=${word#*=} ;; esac; done

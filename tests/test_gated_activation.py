@@ -71,7 +71,7 @@ def test_every_16_bit_gate(target, dtype, kind):
     x = torch.stack([gate, torch.ones_like(gate)], -1)
     mine, normal = gated_activation(x, kind)[:, 0].double(), gate.isfinite()
     exact = gate.double()
-    # Without the cancellation of 1 + tanh and 1 + erf, which float64 has, too.
+    # Without the cancellation of 1 + tanh and 1 + erf, which float64 suffers from, too.
     exact = {
         "silu": lambda x: x * x.sigmoid(),
         "gelu_tanh": lambda x: x * (math.sqrt(8 / math.pi) * (x + 0.044715 * x**3)).sigmoid(),
@@ -188,7 +188,7 @@ def test_large_and_special_floats(target, kind):
     values = [0.0, -0.0, 1e-40, 1e-30, 20.0, -20.0, 88.0, -88.0, 104.0, -104.0, 1e6, -1e6, math.inf, math.nan]
     gate = torch.tensor(values[:-2] + values[-1:] if kind == "gelu" else values)  # torch's gelu(inf) is NaN
     x = torch.cat([gate, torch.ones_like(gate)])
-    # In float64, where 1 + erf and 1 - tanh^2 cancel later.
+    # In float64, where 1 + erf and 1 - tanh^2 cancel only for larger arguments.
     mine, right = gated_activation(x, kind), reference(x.double(), kind).float()
     torch.testing.assert_close(
         mine, right, rtol=1e-6, atol=1e-14 if kind == "gelu" else 1e-37, equal_nan=True

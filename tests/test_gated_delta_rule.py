@@ -68,7 +68,7 @@ def test_outputs_states_and_gradients(target, dtype, tokens, key_heads, heads, k
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16), ids=str)
 @pytest.mark.parametrize("key, value", [(256, 36), (192, 20), (132, 64)])
 def test_gradients_of_wide_keys(target, dtype, key, value):
-    # Queries of length 1 times the scale are about 1 / K: the rest of such a float16 sum has few bits above its smallest number.
+    # Queries of length 1 times the scale are about 1 / K: such a float16 sum has few bits above the smallest number.
     of_initial = 2e-5 * key / 128 if dtype == torch.float16 else 2e-5
     check_gradients(target, dtype, 70, 1, 2, key, value, of_initial)
 
@@ -113,7 +113,7 @@ def test_equal_keys_and_any_decay(target, gate, tokens):
         assert ours.isfinite().all()
         assert relative(ours, theirs) <= 4e-3
     for ours, theirs in zip(found[3:], reference[3:], strict=True):
-        # Sums of terms that cancel: beside the largest gradient of all gates.
+        # Sums of terms that cancel: relative to the largest gradient of all gates.
         assert (ours.double() - theirs).abs().max() <= 3e-4 * max(each.abs().max() for each in reference[3:])
 
 

@@ -38,7 +38,7 @@ SIZES = [
     [5, 0, 40, 1, 0],  # with empty groups, the last among them
     [0, 0, 70],  # all rows in one
     [70],  # a single group
-    [0, 0],  # no rows at all: all are behind the last group
+    [0, 0],  # no rows at all: all are past the last group
     [33, 32, 5],
 ]
 
@@ -100,7 +100,7 @@ def takes(tile, a, b, offs):
 )
 def test_tiles_of_groups_of_rows(target, tile, sizes, n, k, transposed):
     if transposed and tile == "32x64x":
-        tile = "16x"  # of weights in rows, which are streamed for few rows
+        tile = "16x"  # with weights in rows, which are streamed for few rows
     for dtype in (BF16, F16):
         a = whole(sum(sizes) + 3, k, dtype=dtype)
         b = whole(len(sizes), n, k, dtype=dtype).mT if transposed else whole(len(sizes), k, n, dtype=dtype)
@@ -245,7 +245,7 @@ def test_gradients(target, kind):
         assert not ours[0][32:].any()
         assert not ours[1][1].any()
     if kind == "transposed weights":
-        assert ours[1].is_contiguous()  # the order of the weights, so that no optimizer has it copied
+        assert ours[1].is_contiguous()  # the order of the weights, so that no optimizer has to copy it
 
 
 @pytest.mark.parametrize("per_group", [False, True])

@@ -78,7 +78,7 @@ def check(target, of, tokens, choices, sizes, n, k, behind=3, layout=lambda a: a
         assert torch.equal(found, expected)
 
 
-# Rows for tiles of every schedule, K inside a tile and inside a line, empty groups, and rows behind the last group.
+# Rows for tiles of every schedule, K inside a tile and inside a line, empty groups, and rows past the last group.
 @pytest.mark.parametrize(
     ("sizes", "n", "k"),
     [([5, 0, 40, 1, 0], 144, 352), ([0, 0], 64, 128), ([31, 1, 32, 33], 80, 160), ([300, 7], 272, 608)],
@@ -90,7 +90,7 @@ def test_products(target, of, sizes, n, k):
     check(target, of, 41, 3, sizes, n, k)
 
 
-# The largest tiles, of which a workgroup has two pieces: one XCD has work for them.
+# The largest tiles, with two pieces per workgroup: one XCD has work for them.
 @pytest.mark.parametrize("of", ["row", "blocks", "mxfp8 x mxfp4", "mxfp4"])
 def test_large_tiles(target, of):
     if target == "gfx942" and of in GFX950_ALONE:

@@ -66,7 +66,7 @@ def test_largest_sums_are_exact(target):
 def test_scales_of_rows(target, sizes, dtype):
     n, k = 272, 416
     a, b, offs = operands(sizes, n, k)
-    # float16 holds sums times these; the others any.
+    # float16 holds sums times these; the other dtypes any.
     scale_a, scale_b = factors(len(a), 1), factors(len(sizes), 1, n, seed=1)
     if dtype == F16:
         scale_a, scale_b = (0.5 + torch.rand(each.shape) / 1024 for each in (scale_a, scale_b))
@@ -101,7 +101,7 @@ def test_tiles(target, tile, sizes, n, k):
     a, b, offs = operands(sizes, n, k)
     out = hipkittens.grouped_matmul(a, b, offs, out_dtype=I32)
     assert f"grouped_nt_i8_{tile}x128" in hipkittens._library.last_kernel()
-    # float32 has every sum of so few products of codes of 8 bits.
+    # float32 represents every sum of so few products of 8-bit values.
     assert k * 2**14 <= 2**24 and torch.equal(out.float(), in_groups(a.float(), b.float(), offs))
 
 

@@ -12,7 +12,7 @@ from hipkittens.operations._tensors import ends_of
 from tests.test_scaled_matmul_mixed import BAR, BF16, F16, F32, FP8, activations, rms, weights
 
 FP4 = torch.uint8
-# Of a its dtype and how it is scaled, and the dtype of b.
+# For a its dtype and scaling, and the dtype of b.
 OPERANDS = [
     (FP4, "1x32", FP4),
     (FP8, "1x32", FP8),
@@ -26,9 +26,9 @@ SIZES = [
     [5, 0, 40, 1, 0],  # with empty groups, the last among them
     [0, 0, 70],  # all rows in one
     [70],
-    [0, 0],  # no rows at all: all are behind the last group
+    [0, 0],  # no rows at all: all are past the last group
     [1, 17, 2],
-    [31, 1, 32, 33],  # groups that begin before, on and behind a band of factors
+    [31, 1, 32, 33],  # groups that begin before, on and after a band of factors
 ]
 
 
@@ -102,7 +102,7 @@ def test_results_are_rounded_once(target, dtype):
             check(of, [20, 3], 72, 256, dtype=dtype, exponents=3)
 
 
-# Sizes of groups, n and k at which the plan takes a tile of so many rows.
+# Sizes of groups, n and k at which the plan chooses a tile of so many rows.
 SHAPES = {
     16: ((5, 0, 20), 136, 288),
     32: ((30, 0, 32), 8192, 416),

@@ -18,7 +18,7 @@ SIZES = [
     [5, 0, 40, 1, 0],  # with empty groups, the last among them
     [0, 0, 70],  # all rows in one
     [70],
-    [0, 0],  # no rows at all: all are behind the last group
+    [0, 0],  # no rows at all: all are past the last group
     [1, 17, 2],
 ]
 
@@ -109,14 +109,14 @@ def _takes(target, tile, sizes, n, k, blocks):
 )
 def test_tiles(target, tile, sizes, n, k, blocks):
     if (tile, blocks, target) == ("256x256", True, "gfx942"):
-        tile = "128x128"  # the largest that the registers of gfx942 hold with the sums of a block
+        tile = "128x128"  # the largest that fits into the registers of gfx942 with the sums of a block
     _takes(target, tile, sizes, n, k, blocks)
 
 
 @pytest.mark.parametrize(
     ("tile", "sizes", "n", "k"),
     [
-        # Short K and many columns: three neighbours in a row of tiles for a workgroup, but for the last, which has one.
+        # Short K and many columns: a workgroup processes three neighbors in a row of tiles, except for the last, which has one.
         ("32x64x128", (30, 26) * 31 + (56, 0), 8512, 264),
         ("64x64x128_two_buffers", (64, 56) * 16, 1536, 1032),
     ],

@@ -14,7 +14,7 @@ from hipkittens.hstu import in_torch
 
 BF16, F16, I32 = torch.bfloat16, torch.float16, torch.int32
 LENGTHS = (0, 1, 2, 17, 255, 257)
-TARGETS_OF = torch.tensor([0, 0, 2, 5, 40, 257], dtype=I32)  # of none, of some and of all rows
+TARGETS_OF = torch.tensor([0, 0, 2, 5, 40, 257], dtype=I32)  # no rows, some and all rows
 
 
 @pytest.fixture(params=("gfx942", "gfx950"))

@@ -207,7 +207,7 @@ def test_a_decayed_state(target, gate, tokens, of_channels):
         _, ours = rule(q, k, v, g, beta, initial_state=initial, l2norm=True, return_state=True)
     _, theirs = in_torch(q, k, v, g, beta, 64**-0.5, initial, True, operand=F16)
     _, reference = exact(q, k, v, g, beta, initial=initial.double())
-    # An exponential here is good to two steps of a float32.
+    # An exponential here is accurate to two steps of a float32.
     chunks = -(-tokens // 64)
     assert relative(ours, reference) <= relative(theirs, reference) + 2 * chunks * 2.0**-24
 

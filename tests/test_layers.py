@@ -54,7 +54,7 @@ def test_norms(eps_name):
     close(forward("RMSNorm", module, x), normal * module.weight)
     close(forward("RMSNormZeroCentered", module, x), normal * (1 + module.weight))
     close(forward("RMSNormGated", module, x, gate.float()), normal * module.weight * F.silu(gate.float()))
-    assert forward("RMSNorm", Norm(dtype=torch.float32), x).dtype == torch.float32  # as Llama's own has it
+    assert forward("RMSNorm", Norm(dtype=torch.float32), x).dtype == torch.float32  # as in Llama's own
     with pytest.raises(AttributeError, match="has no eps"):
         forward("RMSNorm", torch.nn.Linear(24, 24), x.float())
 

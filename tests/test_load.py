@@ -11,7 +11,7 @@ import hipkittens
 from hipkittens import _installation, _simulator, operations
 from tests.host_build import ROOT, build
 
-# A GPU that writes down what is asked of it, with the CPU's memory: FAKE_HIP_CAPTURES is asked for anew at every call.
+# A GPU that records what is requested of it, with the CPU's memory: FAKE_HIP_CAPTURES is read again at every call.
 PROGRAM = """
 import os, sys
 import torch, hipkittens

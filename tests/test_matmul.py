@@ -124,7 +124,7 @@ def test_expanded_operands(target):
 
 
 def test_attention_like_views_are_not_copied(target):
-    # batch and heads as PyTorch's attention code has them: (B, N, H, D) seen as (B, H, N, D)
+    # batch and heads as in PyTorch's attention code: (B, N, H, D) viewed as (B, H, N, D)
     q, k = random(2, 40, 3, 32).transpose(1, 2), random(2, 24, 3, 32, seed=1).transpose(1, 2)
     close(hipkittens.matmul(q, k.mT), q.double() @ k.double().mT)
 

@@ -130,7 +130,7 @@ def test_gradients_are_the_transpose(target, nope_first):
     grads = [draw(*each.shape, seed=9, grad=True) for each in right]
     found = torch.autograd.grad(mine, parts, grads, create_graph=True)
     assert all(map(torch.equal, found, torch.autograd.grad(right, parts, grads)))
-    # And of that the rotation again.
+    # And the rotation of that again.
     weights = [draw(*each.shape, seed=4) for each in found]
     again = torch.autograd.grad(found, grads, weights)
     assert all(map(torch.equal, again, mla_rotary(*weights, cos, sin, **options)))
@@ -216,7 +216,7 @@ def test_one_launch(target):
     parts, cache = latents(6, nope=512, rotary=64, heads=16), torch.zeros(1, 16, 576, dtype=BF16)
     before = cache._version
     mla_rotary(*parts, *tables(6, 32), kv_cache=cache, slots=torch.arange(6))
-    # Units of heads, 256 of a workgroup, of pairs and of what is copied: more launches would not be these.
+    # Units of heads, 256 per workgroup, of pairs and of what is copied: with more launches these would differ.
     assert workgroups() == -(-6 * 16 * 4 // 256) - (-6 * 16 * 32 // 256) + 2 and cache._version > before
     q, k, caches = (
         draw(6, 8, 128),

@@ -126,7 +126,7 @@ def our_operators(network, calls=None, scale_error=1.0):
             return attention(
                 query, key, value, causal=is_causal, scale=scale, dropout_p=dropout_p, layout="bhnd"
             )
-        # Padding: the sequences without it, one after the other.
+        # Padding: the sequences without it, packed.
         seen = attn_mask[:, 0, -1] if attn_mask.dtype == torch.bool else attn_mask[:, 0, -1] == 0
         lengths = seen.sum(-1)
         ends = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]).int()

@@ -14,7 +14,7 @@ from tests.test_scaled_matmul_mixed import powers, weights
 BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 FP8 = torch.float8_e4m3fn
 MX = "1x32"
-# Of 4-bit weights: how rows are quantised, and to what.
+# For 4-bit weights: how rows are quantized, and to what.
 ROWS = {
     None: None,
     "row": QuantSpec("fp8", "row"),

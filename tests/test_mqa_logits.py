@@ -23,9 +23,9 @@ INF, NAN = float("inf"), float("nan")
 BOTH = pytest.mark.parametrize("target", TARGETS)
 CODES = {"gfx942": torch.float8_e4m3fnuz, "gfx950": torch.float8_e4m3fn}
 EVERY = pytest.mark.parametrize("kind", ["fp8", "bf16", "f16"])
-# Products of operands are exact in float32 (8-bit floats) or nearly so, and a logit is two sums of float32: over D, and over the heads,
-# of at most 300 terms. Each addition loses half a unit in the last place, 6e-8, of what the sum is then, at random: some 1e-7 of the
-# root mean square of the logits, which are as large. An operand or a weight rounded to 16 bits would show as 1e-3.
+# Products of operands are exact in float32 (8-bit floats) or nearly so, and a logit is two float32 sums: over D, and over the heads,
+# of at most 300 terms. Each addition loses half a unit in the last place, 6e-8, of the current sum, at random: some 1e-7 of the
+# root mean square of the logits, which have the same magnitude. An operand or a weight rounded to 16 bits would show as 1e-3.
 RMS = 1e-6
 
 
@@ -45,7 +45,7 @@ def check(target, problem, **options):
     if options.get("clean", True):
         assert torch.equal(logits != -INF, seen)
     else:
-        assert logits[~seen].isnan().all()  # as the simulator fills what nobody writes
+        assert logits[~seen].isnan().all()  # as the simulator fills unwritten memory
     if seen.any():
         error, rms = (logits.double() - exact)[seen], exact[seen].square().mean().sqrt()
         assert exact[seen].isfinite().all()
@@ -257,7 +257,7 @@ def test_keys_outside_of_ranges_are_not_loaded(target, kind):
     paged = draw_paged_logits([1024, 0, 100], 4, heads=16, size=64, dtype=dtype)
     with hipkittens.simulate(target):
         (launch,) = loaded_bytes(lambda: mqa_logits_paged(*paged.arguments()))
-    # A wave has 64 keys; scales are loaded with those.
+    # A wave has 64 keys; their scales are loaded with them.
     assert launch["kv_cache"] <= (1024 + 128) * (64 * dtype.itemsize + 4)
 
 

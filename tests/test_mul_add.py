@@ -48,7 +48,7 @@ def test_every_source(target, dtype, columns):
         for b in sources:
             mine, right = mul_add(x, a(1), b(2)), exactly(x, a(1), b(2))
             assert mine.dtype == dtype and mine.shape == shape
-            if dtype == F32:  # the double's own rounding
+            if dtype == F32:  # the rounding of the double itself
                 torch.testing.assert_close(mine, right, rtol=2**-23, atol=0)
             else:
                 assert torch.equal(mine, right)

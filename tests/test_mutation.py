@@ -17,7 +17,7 @@ SAMPLED = (
     (PING_PONG, "gfx942"), (PING_PONG, "gfx950"), ("attention_forward_bf16_d128_interleaved", "gfx950"),
     ("attention_backward_one_pass_bf16_d128_32_queries", "gfx942"), ("norm_backward_bf16_2048", "gfx950"), ("rotary_bf16", "gfx942"),
 )  # fmt: skip
-# Missed in the samples, each by its name, and why that is no mistake of a checker: kernel, target, kind, instruction, change.
+# Missed in the samples, each by its name, and why no checker is at fault: kernel, target, kind, instruction, change.
 NO_MISTAKE: dict[tuple[str, str, str, str, str], str] = {}
 
 
@@ -45,7 +45,7 @@ def test_the_barrier_in_the_prologue_of_an_eight_wave_gemm(gemm):
     _, barriers = mutants(gemm, "barrier")
     assert gemm.launch.block[0] == 8 * 64
     assert gemm.noticed(gemm.image) is None
-    # On gfx950 the one before it keeps loads in order, which is a matter of time alone.
+    # On gfx950 the one before it keeps loads in order, which affects timing only.
     in_prologue = barriers[1 if gemm.launch.target == "gfx950" else 0]
     assert gemm.noticed(mutated(gemm.image, in_prologue)) == "racecheck"
 

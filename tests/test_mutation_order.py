@@ -92,7 +92,7 @@ def test_a_store_that_another_wave_may_read_stays_ordered():
     waves = [[0, 1, 2, 3], [2, 3, 4, 5]]
     assert not order(MEETING, waves, True).keeps(deleted("wait", MEETING, 1, vmcnt=0))
     assert order(MEETING, waves, False).keeps(deleted("wait", MEETING, 1, vmcnt=0))
-    # Of the two barriers either is enough, and the wait behind the last access orders nothing with another wave.
+    # Either of the two barriers suffices, and the wait after the last access orders nothing with another wave.
     assert order(MEETING, waves, True).keeps(deleted("barrier", MEETING, 3))
     assert order(MEETING, waves, True).keeps(deleted("wait", MEETING, 5, vmcnt=0))
 
@@ -100,7 +100,7 @@ def test_a_store_that_another_wave_may_read_stays_ordered():
 def test_the_only_barrier_between_a_store_and_a_load_is_needed():
     lines = program(*(line.text for line in MEETING if line.address != 8))
     assert not order(lines, [[0, 1, 2], [2, 3, 4]], True).keeps(deleted("barrier", lines, 2))
-    # With accesses that other workgroups see, no kernel is judged.
+    # Kernels with accesses that other workgroups see are not judged.
     coherent = program(*(line.text.replace("v1, off", "v1, off sc1") for line in MEETING))
     assert not order(coherent, [[0, 1, 2, 3], [2, 3, 4, 5]], True).keeps(deleted("barrier", coherent, 3))
 
@@ -143,9 +143,9 @@ def test_lanes_of_the_other_side_of_a_branch():
     [
         (9, "s_mov_b64 exec, -1"),  # all lanes
         (8, "s_or_b64 exec, exec, s[6:7]"),  # lanes that were taken away before
-        (9, "s_mov_b64 s[4:5], s[6:7]"),  # what is given back is another mask
+        (9, "s_mov_b64 s[4:5], s[6:7]"),  # the restored mask differs
         (7, "s_mov_b64 s[0:1], -1"),
-        (9, "s_cbranch_scc0 0 -> 1"),  # a loop: the load may be of an earlier turn
+        (9, "s_cbranch_scc0 0 -> 1"),  # a loop: the load may be from an earlier iteration
         (9, "s_cbranch_scc0 0 -> 0"),
     ],
 )

@@ -24,9 +24,9 @@ def proof_of_nop(*texts, executed=None):
     "before",
     [
         ("v_cmp_gt_u32_e32 vcc, s0, v1",),
-        # What a multiplication carries out, too, is written by the vector unit.
+        # A multiplication's carry-out is also written by the vector unit.
         ("v_mad_u64_u32 v[4:5], vcc, v1, s8, 0",),
-        # The table does not except a scalar result between the two.
+        # The table makes no exception for a scalar result between the two.
         ("v_cmp_gt_u32_e32 vcc, s0, v1", "s_or_b64 vcc, s[6:7], vcc"),
     ],
 )

@@ -123,7 +123,7 @@ def test_cross_attention(target, options):
     assert_parity(ours, theirs, (query, key, value))
     if "kdim" not in options:
         assert_parity(ours, theirs, (query, key, key))
-    # Masks that hide the keys behind a diagonal, of more keys than queries and of fewer.
+    # Masks that hide the keys past a diagonal, with more keys than queries and with fewer.
     for diagonal in (1, 6, 13):
         mask = torch.triu(torch.ones(9, 14, dtype=torch.bool), diagonal)
         assert_parity(ours, theirs, (query, key, value), attn_mask=mask)
@@ -156,7 +156,7 @@ def test_padded_keys_under_a_causal_mask(target, side, options):
     unseen = None
     if side == "first":
         padding = padding.flip(1)
-        # torch divides nothing by nothing where a query sees no key, and NaN spreads: it is not asked for those.
+        # torch divides zero by zero where a query sees no key, and NaN spreads: those rows are not compared.
         unseen = padding if not options else None
     if unseen is None:
         assert_parity(ours, theirs, (x, x, x), key_padding_mask=padding, attn_mask=causal)

@@ -115,7 +115,7 @@ def test_options_that_change_nothing_change_no_value(target, columns):
     padded, same = rms_norm(x, weight, residual=residual, return_residual=True, pad_to=columns)
     if columns > 1:
         assert torch.equal(z, same) and torch.equal(usual, padded)
-    # A sum that is exact is the same before and after it is rounded.
+    # A sum that is exact is the same before and after rounding.
     whole, other = ((value * 4).round() for value in (x, residual))
     assert torch.equal(
         rms_norm(whole, weight, residual=other, round_residual=False, pad_to=columns + 7)[:, :columns],

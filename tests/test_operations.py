@@ -19,7 +19,7 @@ from hipkittens import _installation, _representative, operations
 from hipkittens._accuracy import BAR
 
 ROOT = Path(__file__).resolve().parent.parent
-# Where the name of an operation may be, besides its record and the module of its functions.
+# Where the name of an operation may occur, in addition to its record and the module of its functions.
 ELSEWHERE = {
     "hipkittens/__init__.py": "type checkers find functions here",
     "hipkittens/operations/_*.py": "parts of a record",

@@ -46,12 +46,12 @@ def test_every_variant_is_in_the_pack(target):
     assert pack.verify() == len(wanted) > 0
 
 
-# What is known to spill, by patterns of kernels, or of kernels and targets: (VGPRs, SGPRs, bytes of scratch) at most. Scalars of the longest
-# backward rows are in lanes of a VGPR.
+# Known spills, by patterns of kernels, or of kernels and targets: (VGPRs, SGPRs, bytes of scratch) at most. Scalars of the longest
+# backward rows are kept in lanes of a VGPR.
 KNOWN_SPILLS = {
     "norm.backward_bf16_65536 gfx942": (0, 2, 0),
     "norm.odd_layer_bf16_4096 gfx942": (5, 0, 24),
-    # Sixteen waves hold a row of 131072 elements in the half of their registers, and what is left is too little.
+    # Sixteen waves hold a row of 131072 elements in half of their registers, and the rest is too small.
     "softmax.forward_bf16_131072": (68, 0, 276),
     "softmax.forward_f16_131072": (48, 0, 100),
     "quantize.gated_row_f32_*": (0, 10, 0),
@@ -59,7 +59,7 @@ KNOWN_SPILLS = {
     "router.experts_256 gfx950": (0, 6, 0),
     "router.experts_1536 gfx942": (0, 52, 0),
     "router.experts_1536 gfx950": (0, 50, 0),
-    # Bases and strides of their many tensors.
+    # Base addresses and strides of their many tensors.
     "delta_rule.step_*": (0, 13, 0),
     "delta_rule.channel_step_*": (0, 12, 0),
     "delta_rule.scan_*": (0, 86, 0),
@@ -71,7 +71,7 @@ KNOWN_SPILLS = {
     "delta_rule.channel_prepare_f16_*": (0, 5, 0),
     "delta_rule.channel_prepare_bf16_* gfx950": (0, 5, 0),
     "cache.shared_scale_*": (0, 52, 0),
-    # Masks of lanes for as many pairs as are in flight.
+    # Lane masks for as many pairs as are in flight.
     "expert_sort.all": (0, 13, 0),
 }
 
@@ -330,7 +330,7 @@ def test_our_declarations_agree_with_torch(tmp_path):
         "static_assert(sizeof(StableIValue) == 8);\n"
     )
     command = ["g++", "-std=c++20", "-fsyntax-only", f"-I{ROOT / 'csrc'}", "-isystem", include, source]
-    # csrc/torch/ and torch's own include/torch/ do not meet: both are searched for each name.
+    # csrc/torch/ and torch's own include/torch/ do not conflict: both are searched for each name.
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     declarations = (ROOT / "csrc" / "torch" / "stable_abi.h").read_text()
@@ -429,7 +429,7 @@ def source_tree(tmp_path_factory):
     return tree
 
 
-# The build's own tools lie beside Python, and may be newer than the system's.
+# The build's own tools are next to Python, and may be newer than the system's.
 TOOLS = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))
 
 

@@ -28,12 +28,12 @@ from hipkittens.operations import _gated_delta_rule_checks
 
 HERE = Path(__file__).resolve().parent
 
-# Of these a case runs on one target, and each value on both; the others cost little.
+# For these, each case runs on one target, and each value on both; the others cost little.
 ON_EITHER_TARGET = ("matmul", "linear", "addmm_", "attention", "attention_varlen", "linear_cross_entropy")
 ON_EACH_TARGET = tuple(name for name in parity.OPERATIONS if name not in ON_EITHER_TARGET)
 
 
-# Of a hundred results, so many may miss the bar in their first draw of values and be judged by more of them.
+# Out of a hundred results, so many may exceed the bound in their first draw of values and be judged by further draws.
 REDRAWN = 3
 
 

@@ -124,7 +124,7 @@ def test_results_and_gradients_keep_the_bar(target):
     for name, expected in reference.items():
         if name.endswith(
             "in_proj_bias"
-        ):  # the keys' third has the gradient 0: what is rounded is all there is
+        ):  # the keys' third has the gradient 0: nothing but rounding error is left
             continue
         compared = compare(ours[name], theirs[name], expected, expected.abs().max().item())
         assert compared.passes, (name, compared)

@@ -116,7 +116,7 @@ def test_products(target, recipe, m, n, k):
             assert torch.equal(found.view(torch.uint8), expected.view(torch.uint8))
 
 
-# The largest tiles, of which a workgroup has two pieces: one XCD has work for them.
+# The largest tiles, with two pieces per workgroup: one XCD has work for them.
 @pytest.mark.parametrize("recipe", ["outer", "mxfp8 x mxfp4", "blocks"])
 def test_large_tiles(target, recipe):
     given = operands(target, recipe, 1500, 2576, 480)
@@ -158,7 +158,7 @@ def test_groups(target, sizes, dtype):
         assert torch.equal(found, expected)
 
 
-# A gate's rows and its partners', which are in panels of their own, share one, or alternate.
+# A gate's rows and its partners' rows are in separate panels, share one, or alternate.
 @pytest.mark.parametrize(("inner", "interleaved"), [(48, False), (40, False), (48, True)])
 @pytest.mark.parametrize("tokens", [1, 40])
 def test_experts(target, inner, interleaved, tokens):

@@ -112,7 +112,7 @@ def test_spawned_children_launch(tmp_path, method):
 
 @pytest.fixture
 def interrupted_soon():
-    # What torch imports at the first backward pass shall not be interrupted halfway: Python keeps such modules.
+    # What torch imports at the first backward pass must not be interrupted halfway: Python keeps such modules.
     x = torch.ones(8, 8, dtype=BF16, requires_grad=True)
     hipkittens.matmul(x, x).backward(torch.ones_like(x))
     before = signal.signal(signal.SIGUSR1, signal.default_int_handler)

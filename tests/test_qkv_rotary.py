@@ -127,7 +127,7 @@ def test_norms_and_gradients(target, features, pairs, weight_dtype, dtype):
     wide = [value.detach().double().requires_grad_() for value in (qkv, *weights)]
     right = exact(wide[0], wide[1:], cos, sin, heads, kv_heads, interleaved, eps)
     for each, of_float64 in zip(mine, right, strict=True):
-        # 2 ulps of what a pair is made of: products may cancel
+        # 2 ulps of the terms of a pair: products may cancel
         size = 2 * of_float64.detach().abs().max()
         assert (
             (each.double() - of_float64).abs() <= 2 * ULP[dtype] * of_float64.abs() + 2.0**-21 * size
@@ -251,7 +251,7 @@ def test_one_launch(target):
     )
     assert (
         hipkittens.simulate.report()["workgroups"] == 3
-    )  # of two tokens each: more launches would not be these
+    )  # two tokens each: with more launches these would differ
     assert caches[0]._version > before
 
 

@@ -61,7 +61,7 @@ def e2m1(values, away):
     """Nearest e2m1 encodings, half-way cases to the even one or away from zero."""
     distance = (values.double().abs().unsqueeze(-1) - E2M1).abs()
     order = torch.arange(8) if not away else torch.arange(8).flip(0)
-    # The preferred one of equal distances first: even codes, or the larger ones.
+    # Among equal distances the preferred one comes first: even encodings, or the larger ones.
     order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7]) if not away else order
     codes = order[distance[..., order].argmin(-1)]
     return (codes | torch.signbit(values).long() << 3).to(torch.uint8)
@@ -217,7 +217,7 @@ def test_factors(target, spec, dtype, columns):
     x = draw(2, 3, columns, dtype=dtype)
     smooth = draw(4, columns, dtype=F32, seed=1).abs() + 0.1
     ids = torch.tensor([[0, 3, -1], [2, 4, 1]], dtype=torch.int32)
-    x[0, 2, 0], x[1, 1, -1] = math.nan, math.inf  # of rows that have no factors
+    x[0, 2, 0], x[1, 1, -1] = math.nan, math.inf  # from rows that have no factors
     there = (ids >= 0) & (ids < 4)
     product = torch.where(there.unsqueeze(-1), x.float() * smooth[ids.clamp(0, 3)], 0.0)
     right = quantize(product, spec)

@@ -38,9 +38,9 @@ KNOWN_CONFLICTS = {
 }
 # Kernels that read their input twice: two such rows of 65,536 elements do not fit into the registers of a workgroup.
 READ_TWICE = {f"norm.backward_{dtype}_65536" for dtype in ("bf16", "f16", "f32")}
-# For rows of any length, of which registers hold the first part.
+# For rows of any length, the first part of which is held in registers.
 READ_AGAIN = {f"norm.fused_{dtype}_{rows}" for dtype in ("bf16", "f16", "f32") for rows in ("short", "long")}
-# Read again for each row, or for each head, and found in a cache: a row of everything else is read where it is needed.
+# Read again for each row, or for each head, and found in a cache: a row of anything else is read where it is needed.
 SHARED_BY_ROWS = {"weight", "bias", "mean", "rstd", "cos", "sin"}
 # Least share of bytes that move 16 to a lane. Backward reads its statistics, 4 bytes a lane, for each row.
 LEAST_WIDE = {
@@ -59,7 +59,7 @@ def rows(tmp_path_factory):
     """For each kernel, its measured row; all cores work on them."""
 
     def collect(folder):
-        # In a process of its own, with which the translated code of every kernel goes.
+        # In a separate process, which takes the translated code of every kernel with it when it ends.
         words = (word for name in LISTED for word in ("--folder", name))
         (folder / "rows.json").write_bytes(listed(*words))
 
@@ -167,7 +167,7 @@ def test_norms_and_rotary_move_sixteen_bytes_a_lane(rows):
     checked = 0
     for row in of_operation(rows, "norm", "rotary"):
         operation, variant = row["name"].split(".")
-        if variant.startswith("odd") or row["name"] in READ_AGAIN:  # element by element
+        if variant.startswith("odd") or row["name"] in READ_AGAIN:  # one element at a time
             continue
         if variant == "reduce":  # adds a column a lane: its input is partial sums, a hundredth of the rest
             continue
@@ -205,7 +205,7 @@ def test_occupancy_is_what_the_driver_says(target):
             ctypes.c_size_t(0),
         )
         waves, _ = _resources.occupancy(target, kernel)
-        # What four SIMDs hold all alike: a workgroup of a probe has one wave.
+        # What four SIMDs with equal loads hold: a workgroup of a probe has one wave.
         assert waves == blocks.value * (kernel["workgroup_size"] // 64) // 4, entry["name"]
         compared += 1
     assert compared > 10

@@ -77,7 +77,7 @@ MODELS = [
 @pytest.mark.parametrize(("experts", "k", "groups", "topk_groups"), MODELS)
 def test_ids_and_weights(target, experts, k, groups, topk_groups, score):
     for dtype, renormalize in itertools.product((F32, BF16, F16), (False, True)):
-        # Weights of few steps: ties between experts and between groups.
+        # Weights with few distinct values: ties between experts and between groups.
         logits = draw(5, experts, dtype=dtype)
         for each in (logits, (logits * 2).round() / 2):
             check(each, k, score, renormalize, 2.5, groups=groups, topk_groups=topk_groups)

@@ -62,7 +62,7 @@ def check(formats, m, n, k, out_dtype, *, by_rows=True, bias=None, activation=No
     y = scaled_matmul(a, w.t(), scale_a, scale_b, bias=bias, activation=activation, out_dtype=out_dtype)
     assert y.dtype == out_dtype and y.shape == (m, n)
     expected = exact(a, w, scale_a, scale_b, bias, activation)
-    # Of a few numbers, half a unit in the last place may be more.
+    # With few numbers, half a unit in the last place may be more.
     assert rms_error(y, expected) <= RMS[out_dtype] or torch.equal(y, expected.to(out_dtype))
 
 
@@ -91,7 +91,7 @@ def test_every_shape(target, formats):
 @pytest.mark.parametrize("formats", PAIRS)
 @pytest.mark.parametrize("shape", [(2, 3, 1), (7, 13, 17), (255, 33, 131), (1, 257, 515)])
 def test_rows_that_begin_anywhere(target, formats, shape):
-    check(formats, *shape, BF16 if formats[0] == "int8" else F16)  # int8 sums pass its largest
+    check(formats, *shape, BF16 if formats[0] == "int8" else F16)  # int8 sums exceed its largest value
     m, n, k = shape
     a, w = codes(m, k + 3, formats[0])[:, 1 : k + 1], codes(n, k + 2, formats[1], 1)[:, 2:]
     one = torch.ones(())

@@ -11,7 +11,7 @@ from tests.oracles.aiter.formats import FLOAT4
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 FP8, BF8 = torch.float8_e4m3fn, torch.float8_e5m2
 BAR = {BF16: 2.5e-3, F16: 4e-4, F32: 1e-6}
-# Of a: its dtype, and how it is scaled.
+# For a: its dtype and scaling.
 ACTIVATIONS = [(FP8, "1x32"), (BF8, "1x32"), (FP8, "row"), (BF8, "tensor"), (BF16, "row"), (BF16, None)]
 SIZES = [(1, 16, 32), (17, 128, 160), (255, 257, 288), (257, 130, 2880), (2, 48, 4096)]
 
@@ -92,7 +92,7 @@ def test_whole_numbers_are_exact(target, activation):
     a = torch.randint(-8, 9, (70, 320), generator=random)
     codes, _, _ = weights(132, 320, 5)
     values = FLOAT4[torch.stack([codes & 15, codes >> 4], -1).flatten(-2).long()].double()
-    ones = torch.full((132, 10), 128, dtype=torch.uint8)  # 2: halves become whole
+    ones = torch.full((132, 10), 128, dtype=torch.uint8)  # 2: halves become integers
     scale_a = {"1x32": ones[:70] - 1, "row": torch.ones(70, 1), None: None}[activation[1]]
     out = scaled_matmul(a.to(activation[0]), codes.t(), scale_a, ones.t(), out_dtype=F32)
     assert torch.equal(out.double(), a.double() @ (2 * values).T)

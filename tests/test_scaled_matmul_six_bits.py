@@ -87,7 +87,7 @@ def test_every_code_and_tie(target, format):
     values = torch.nn.functional.pad(values, (0, -len(values) % 32)).reshape(1, -1)
     found, _ = quantize(values, QuantSpec(format, "tensor"), torch.ones(()))
     distance = (values[0].double().abs().unsqueeze(1) - codes).abs()
-    # Of two codes that are as near, the even one comes first.
+    # Of two equally near encodings, the even one comes first.
     order = torch.cat([torch.arange(0, 32, 2), torch.arange(1, 32, 2)])
     nearest = codes[order[distance[:, order].argmin(1)]]
     expected = torch.where(torch.signbit(values[0]), -nearest, nearest)

@@ -37,7 +37,7 @@ def test_what_a_run_counts(tool, tmp_path):
     found = tool.run(str(file), ["-p", "no:cacheprovider"])
     assert (found.passed, found.failed, found.skipped) == (3, 1, 1)
     file.write_text(SOURCE.replace("assert False", "os._exit(3)"))
-    assert tool.run(str(file), ["-p", "no:cacheprovider"]).failed >= 1  # a crash is no success
+    assert tool.run(str(file), ["-p", "no:cacheprovider"]).failed >= 1  # a crash does not count as success
 
 
 def test_the_page_is_read_as_it_is_written(tool, tmp_path):

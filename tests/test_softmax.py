@@ -30,7 +30,7 @@ def with_gradient(function, x, dy):
     return y.detach(), torch.autograd.grad(y, x, dy.to(y.dtype))[0]
 
 
-# Every number of lanes and kernel; rows that end inside a lane's eight columns; and rows that no kernel holds.
+# Every number of lanes and kernel; rows that end inside a lane's eight columns; and rows that exceed every kernel's registers.
 COLUMNS = [1, 2, 8, 9, 16, 17, 32, 40, 64, 120, 128, 255, 257, 512, 513, 1000, 2048, 2056, 8193, 20480, 32776]
 
 
@@ -102,7 +102,7 @@ def test_offsets_inside_a_storage(target):
     for columns in (64, 66, 640):
         for first in (0, 1):
             x = flat[first : first + 4 * columns].view(4, columns)
-            # Which lane has which column, and so the order of a sum, depends on where a row begins.
+            # Where a row begins decides which lane has which column, and therefore the order of a sum.
             torch.testing.assert_close(softmax(x), softmax(x.clone()), rtol=2**-7, atol=0)
 
 

@@ -272,7 +272,7 @@ class Draw:
         )
         codes = [torch.zeros(1, rows, 4, size, dtype=torch.int8)]
         codes += [torch.zeros(1, keys, 2, size, dtype=self.mostly(torch.int8, BF16))]
-        # The target's, or another one's.
+        # The target's own, or another target's.
         codes += [torch.zeros(1, keys, 2, size).to(self.one_of(torch.float8_e4m3fn, torch.float8_e4m3fnuz))]
         scales = [torch.ones(1, 4, min(rows, 1)), torch.ones(1, 2, min(keys, 1)), torch.ones(1, 2, size)]
         wrong = self.choose.randint(0, 2)
@@ -409,7 +409,7 @@ class Draw:
         if places == "cu_seqlens" or self.choose.random() < 0.05:
             options["offset"] = min(
                 options["offset"], 2
-            )  # the last row that is asked for shows in the values only
+            )  # the last row that is requested shows in the values only
             options["cu_seqlens"] = self.mostly(
                 torch.tensor([0, tokens], dtype=whole), torch.zeros(1, 2), [0, tokens]
             )

@@ -113,7 +113,7 @@ def test_a_wrong_rescale_would_be_seen(defect, places):
     wrong = tiled_attention(q, k, v, defect=defect)
     seen = [ratio(wrong[i : i + 1], right[i : i + 1], exact[i : i + 1], v) > BAR for i in range(len(places))]
     assert all(seen), (defect, places, seen)
-    # Scores of one size, which is all that upstream tests, show nothing.
+    # Scores of one magnitude, the only ones that upstream tests, show nothing.
     q, k, v, _ = tensors(1, 40, TILES * TILE, 1, 1, 64)
     assert (
         ratio(tiled_attention(q, k, v, defect=defect), tiled_attention(q, k, v), exact_attention(q, k, v), v)
@@ -185,7 +185,7 @@ def test_2_every_head_reads_its_own_keys(target, heads, key_heads):
     torch.testing.assert_close(
         dv.double().sum(1), grad.double().unflatten(2, (key_heads, group)).sum((1, 3)), rtol=0.05, atol=0.05
     )
-    # Upstream's map visits all heads only where it says.
+    # Upstream's map visits all heads only in the cases it states.
     visited = {upstream_head(x, heads, group) for x in range(heads)}
     assert (visited == set(range(heads))) == (group == 1 or heads == group**2)
 
@@ -243,7 +243,7 @@ def test_gradients_where_upstream_has_none(target, size):
         # PyTorch's P and dS are float32 here, ours are rounded on the way: the RMS must hold all the same.
         assert compare(one, other.to(BF16), right, right.abs().max().item()).ratio_rms <= BAR
 
-    # dQ as upstream adds it up: a bfloat16 atomic per 64 keys, in any order.
+    # dQ as upstream accumulates it: a bfloat16 atomic per 64 keys, in any order.
     parts = []
     weights = torch.softmax(q.double().transpose(1, 2) @ k.double().permute(0, 2, 3, 1) * scale, -1)
     slope = grad.double().transpose(1, 2) @ v.double().permute(0, 2, 3, 1)
@@ -301,7 +301,7 @@ def test_rotary_rounds_once(target):
     )
     assert ours.ratio_max <= 1.01 and ours.ratio_rms <= 1.01
     assert wrong.ratio_rms > 1.3
-    # The gradient turns back: what goes there and back is x, but for two roundings.
+    # The gradient rotates back: rotating there and back gives x, up to two roundings.
     y = x.clone().requires_grad_()
     out = hipkittens.rotary(y, cos, sin)
     (back,) = torch.autograd.grad(out, y, out.detach())

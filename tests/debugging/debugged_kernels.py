@@ -7,7 +7,7 @@ import textwrap
 
 import torch
 
-# The line of each comment is asked for by its words, so that tests do not count lines.
+# Tests look up the line of each comment by its words, so that they need no line numbers.
 KERNEL = """\
 #include "tiles/tiles.h"
 using namespace kittens;

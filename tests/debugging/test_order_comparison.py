@@ -71,7 +71,7 @@ for _ in range(launches):
     print("right" if torch.equal(out, 1 + x / 1024) else "other", float(denormal * 2) != 0, flush=True)
 """
 
-# Of the seeds, some run wave 1 first and some do not; 0 is the order of their numbers, and the launch's own.
+# Some of the seeds run wave 1 first and some do not; 0 is the order of their numbers, and the launch's own.
 SEEDS = range(4)
 
 
@@ -158,7 +158,7 @@ def test_stops_of_the_other_order_are_no_ends_that_programs_are_compared_at(star
     comparison.session.compares_with_order = failing
     outcome = comparison.run()
     assert (outcome.launch, outcome.reached[0].moment, outcome.reached[1]) == (0, "begin", None)
-    comparison.session.compares_with_order = None  # for the launches behind this one
+    comparison.session.compares_with_order = None  # for the launches after this one
     outcome = comparison.run()
     assert (outcome.launch, outcome.reached[0].moment, outcome.reached[1]) == (0, "wave", None)
     assert f", under wave order {failing} " in outcome.reached[0].text

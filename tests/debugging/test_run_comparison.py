@@ -93,7 +93,7 @@ def test_the_first_different_element_and_who_wrote_it(compared):
     for stop in comparison.writer():
         assert (stop.reason, stop.launch.number, stop.workgroup, stop.wave) == ("watch", 2, (1, 0, 0), 1)
     assert comparison.session.evaluate("tensor('out')")[200] == 401
-    # It goes on from there: the same launch again, then the next one.
+    # It continues from there: the same launch again, then the next one.
     assert comparison.run().launch == 2
     outcome = comparison.run(dtype="f32")
     assert (outcome.launch, outcome.differences[0].count) == (3, 255)

@@ -149,7 +149,7 @@ def test_several_places_are_watched_and_conditions_hold(session):
     stop = session.go_on()
     assert (stop.reason, stop.watches, stop.wave) == ("watch", (second.number,), 1)
     assert stop.text.startswith("out 256 4: bytes from 0: 0000c07f became ")
-    # out[255] is the other workgroup's, so its condition is false there. A watch ends with its launch.
+    # out[255] belongs to the other workgroup, so its condition is false there. A watch ends with its launch.
     session.set_breakpoint("scale")
     stop = session.go_on()
     assert (stop.reason, stop.launch.number, session.watches) == ("breakpoint", 2, {})
@@ -212,7 +212,7 @@ def test_a_launch_that_runs_can_be_stopped(session):
     session.pause()
     waiting.join(timeout=30)
     assert [stop.reason for stop in stopped] == ["pause"]
-    # A breakpoint that is set while it runs holds at once.
+    # A breakpoint that is set during the run takes effect at once.
     waiting = threading.Thread(target=lambda: stopped.append(session.go_on()))
     waiting.start()
     time.sleep(0.3)

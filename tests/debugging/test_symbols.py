@@ -36,7 +36,7 @@ def compiled(tmp_path_factory):
 @pytest.mark.parametrize("kind", ["full", "lines", "dwarf4"])
 def test_lines_are_those_of_the_listing(compiled, kind):
     symbols, listing = compiled[kind]
-    # `.loc FILE LINE COLUMN ...` stands before the instructions of a line; line 0 is none.
+    # `.loc FILE LINE COLUMN ...` precedes the instructions of a line; line 0 is none.
     wanted, line = [], None
     files = dict(re.findall(r'\.file\s+(\d+)\s+(?:"[^"]*"\s+)?"([^"]*)"', listing))
     for text in listing[listing.index("scale:") : listing.index("s_endpgm")].splitlines():

@@ -31,8 +31,8 @@ def test_it_trains_every_recipe_on_the_kernels(tmp_path, capsys, monkeypatch):
     text = str(text_file(tmp_path))
     given = ["--arch", "gfx942", "--steps", str(steps), "--text", text, "--folder", str(folder)]
     assert compare_float8.main(given) == 0
-    # Two layers of four projections of attention and three of the block behind it: three products of a step each, and two where the
-    # gradient of the weight is a product in 16 bits.
+    # Two layers with four projections of attention and three of the block after it: each has three products per step, or two
+    # where the gradient of the weight is a 16-bit product.
     assert len(kernels) == steps * 14 * (3 + 3 + 2)
     assert all("_nt_fp8_" in name or "_nt_bf8_fp8_" in name for name in kernels)
     result = json.loads((folder / "losses.json").read_text())

@@ -12,7 +12,7 @@ from tiny_run import EXAMPLES
 
 @pytest.mark.parametrize("processes, arch", [(2, "gfx950"), (1, "gfx942")])
 def test_processes_train_the_whole_layer(processes, arch):
-    # Later steps say less: what rounds otherwise may send a token to another expert.
+    # Later steps are less conclusive: a rounding difference may send a token to another expert.
     command = [sys.executable, str(EXAMPLES / "expert_parallel.py"), "--arch", arch, "--steps", "3"]
     done = subprocess.run(
         [*command, "--processes", str(processes)], capture_output=True, text=True, timeout=240
@@ -20,7 +20,7 @@ def test_processes_train_the_whole_layer(processes, arch):
     assert done.returncode == 0, done.stderr
     first, last, losses, *weights = map(float, re.findall(r"\d\.\d+(?:e[+-]\d+)?", done.stdout))
     assert last < first - 0.02
-    # Sums over processes round otherwise than one sum: by a step of a bfloat16 weight at most, and of them the losses.
+    # Sums over processes round differently from one sum: by at most one step of a bfloat16 weight, and so do the losses.
     assert losses <= 2.0**-10 * first and len(weights) == 3 and max(weights) <= 2.0**-8
     if processes == 1:
         assert losses == max(weights) == 0

@@ -50,7 +50,7 @@ def test_doctor(started):
     assert kernels and all(row["ok"] for row in kernels)
 
 
-# Answered by a GPU's clock, which a simulated kernel has none of, or by sums in the order of the matrix cores, which are a setting.
+# Depends on a GPU's clock, which a simulated kernel lacks, or on sums in the order of the matrix cores, which is a setting.
 OTHERS = ("clock", "latency", "interval", "lds_banks", "matrix")
 
 

@@ -39,7 +39,7 @@ def experts(x, first, second, offs):
 def gradients(x, first, second):
     leaves = [value.detach().requires_grad_() for value in (x, first, second)]
     out = experts(*leaves, OFFS)
-    # What is behind the last group is unwritten without us.
+    # Without us, rows past the last group are unwritten.
     return out[:32], torch.autograd.grad(out[:32], leaves, random(32, 24, seed=7))
 
 

@@ -94,9 +94,9 @@ def test_output_dtypes(target, recipe):
         ours, theirs = ours_and_theirs(lambda dtype=dtype: torch._scaled_mm(*given, out_dtype=dtype))
         assert ours.dtype == theirs.dtype == (fp8 if dtype is None else dtype)
         step = {fp8: 0.13, bf8: 0.26, F32: 1e-5}.get(ours.dtype, 1e-2)
-        # Beyond the largest fnuz code PyTorch's conversion gives NaN.
+        # Beyond the largest fnuz value PyTorch's conversion gives NaN.
         torch.testing.assert_close(ours.float(), theirs.float(), rtol=step, atol=1e-3, equal_nan=True)
-    # scale_result of other results says nothing.
+    # scale_result has no effect for other results.
     ours, theirs = ours_and_theirs(
         lambda: torch._scaled_mm(*given, scale_result=torch.tensor(3.0), out_dtype=BF16)
     )

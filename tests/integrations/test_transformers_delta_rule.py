@@ -25,7 +25,7 @@ EXPERTS = {
     "num_experts": 4,
 }
 CONFIGURATIONS = {"Qwen3NextConfig": EXPERTS, "Qwen3_5TextConfig": {}, "Qwen3_5MoeTextConfig": EXPERTS}
-# In 4 of the three only Qwen3-Next, whose layers have the functions as attributes.
+# Transformers 4 contains only Qwen3-Next of the three, whose layers have the functions as attributes.
 PRESENT = [name for name in CONFIGURATIONS if hasattr(transformers, name)]
 assert len(PRESENT) == (3 if TRANSFORMERS_5 else 1)
 FUNCTIONS = "hipkittens.gated_delta_rule, hipkittens.causal_conv1d, hipkittens.causal_conv1d_update"
@@ -38,7 +38,7 @@ def make(name, dtype, **more):
         layer_types=["linear_attention", "full_attention"], linear_conv_kernel_dim=4, linear_key_head_dim=24,
         linear_value_head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, **CONFIGURATIONS[name],
     )  # fmt: skip
-    # grouped_mm, which Transformers 5 would take, has no float64.
+    # grouped_mm, which Transformers 5 would use, does not support float64.
     experts = {"experts_implementation": "eager"} if TRANSFORMERS_5 else {}
     return transformers.AutoModelForCausalLM.from_config(config, **experts, **more).to(dtype)
 
@@ -99,7 +99,7 @@ def test_generation_is_eager_ones(target, name):
     expected = model.generate(IDS[:, :20], **options)
     with hipkittens.simulate(target), hipkittens.patched(model), Called() as called:
         assert torch.equal(model.generate(IDS[:, :20], **options), expected)
-    # The layer's prompt, and five tokens behind it.
+    # The layer's prompt, and five tokens after it.
     assert called.counts["gated_delta_rule"] == 6
     assert called.counts["causal_conv1d"] == 1 and called.counts["causal_conv1d_states"] == 5
 
@@ -137,7 +137,7 @@ def test_packed_sequences_of_a_layer_are_those_of_separate_calls(target):
         with pytest.raises(ValueError, match="cu_seq_lens_q is given and there are 2 rows of tokens"):
             layer(hidden.expand(2, -1, -1), cu_seq_lens_q=starts)
     assert run.findings == []
-    # Linear layers are PyTorch's, whose sums depend on the number of rows.
+    # Linear layers are PyTorch's, whose summation order depends on the number of rows.
     torch.testing.assert_close(packed, torch.cat(alone, 1), rtol=1e-2, atol=1e-3)
 
 

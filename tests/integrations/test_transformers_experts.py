@@ -21,7 +21,7 @@ if tiny_models.TRANSFORMERS_5:
 
 BF16 = torch.bfloat16
 ONLY_EXPERTS = dict.fromkeys(("attention", "norm", "rotary", "mlp", "loss"), False)
-# Inputs for which bfloat16 and float32 choose the same experts everywhere: where they do not, no error is a rounding's.
+# Inputs for which bfloat16 and float32 choose the same experts everywhere: elsewhere errors would not be rounding errors.
 SEEDS = {"mixtral": 1, "qwen3_moe": 1, "qwen2_moe": 6, "deepseek_v3": 5, "gpt_oss": 1}
 CLASSES = {
     "mixtral": "MixtralSparseMoeBlock",
@@ -31,7 +31,7 @@ CLASSES = {
     "deepseek_v3": "DeepseekV3MoE",
     "gpt_oss": "GptOssMLP",
 }
-# What keeps a copy of a model in float32, not float64: its code asks for float32 in the middle.
+# Models whose copy is in float32, not float64: their code requires float32 in the middle.
 IN_FLOAT32 = ("deepseek_v3", "gpt_oss", "qwen2_moe")
 
 

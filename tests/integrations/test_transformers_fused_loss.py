@@ -57,7 +57,7 @@ def test_loss_and_gradients(name, arch, items):
     with hipkittens.simulate(arch, checks="all") as checked:
         output, ours = trained(model, **more)
     assert not checked.findings and output.logits is None and whole.logits is not None
-    # One number's distance from another one's error is luck: a quarter of a rounding to bfloat16.
+    # How close one number comes to another's error is luck: allow a quarter of a rounding to bfloat16.
     assert abs(output.loss.item() / reference.loss.item() - 1) <= 2**-10
     for name_of, gradient in ours.items():
         found = compare(

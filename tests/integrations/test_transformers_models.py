@@ -102,7 +102,7 @@ def test_packed_sequences_are_those_apart():
             torch.testing.assert_close(
                 model(ids, position_ids=positions, **more).logits, apart, rtol=0, atol=0.06
             )
-        # Every row of a batch has sequences of its own.
+        # Every row of a batch contains several sequences.
         rows = torch.cat((ids, tiny_models.tokens(1, 20)))
         both = torch.cat((positions, torch.arange(20)[None]))
         together = model(rows, position_ids=both, use_cache=False).logits
@@ -183,7 +183,7 @@ def test_greedy_tokens_are_those_of_eager(target, implementation):
             assert (a[row] - b[row]).abs().max() < 0.06
             best = a[row].float().topk(2).values
             if best[0] - best[1] < 0.12:
-                break  # from here on they may write different texts
+                break  # from here on their texts may differ
             assert theirs.sequences[row, 12 + step] == ours.sequences[row, 12 + step]
             decided += 1
     assert decided >= 8

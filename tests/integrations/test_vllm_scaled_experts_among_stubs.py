@@ -66,7 +66,7 @@ def test_scales_of_fp8(experts, target, weights, by_token, recipe):
     x, w1, w2, chosen, ids = problem(9, 256, 128)
     with hipkittens.simulate(target, checks="all") as launches:
         if weights == "tensor":
-            # One scale of each expert.
+            # One scale per expert.
             quantised = [
                 tuple(map(torch.stack, zip(*(hipkittens.quantize(each, QuantSpec("fp8", "tensor")) for each in w), strict=True)))
                 for w in (w1, w2)

@@ -129,7 +129,7 @@ def run(model, inputs, kept=None):
     model.zero_grad(set_to_none=True)
     logits = model(**inputs).logits
     logits = logits if kept is None else logits[kept.bool()]
-    # Every logit has a weight of its own in the loss, so that all gradients are dense.
+    # Every logit has its own weight in the loss, so that all gradients are dense.
     generator = torch.Generator().manual_seed(2)
     weights = torch.randn(logits.shape, generator=generator, dtype=torch.float64).to(logits.dtype)
     (logits * weights).sum().backward()

@@ -36,7 +36,7 @@ AFTER += (
 
 SCALAR_ENCODINGS = ("sop1", "sop2", "sopc", "sopk")
 VECTOR_ENCODINGS = ("vop1", "vop2", "vopc", "vop3", "vop3_sdst", "vop3p")
-# They jump, or change what later instructions mean; tests of their own have them.
+# They jump, or change the meaning of later instructions; they have their own tests.
 ELSEWHERE = ("s_setpc", "s_swappc", "s_call", "s_getpc", "s_cbranch", "s_rfe", "s_set_gpr", "s_movrel", "s_setvskip", "s_setreg",
              "s_getreg", "v_mfma_ld_scale", "v_screen_partition", "s_setkill")  # fmt: skip
 
@@ -60,7 +60,7 @@ def text_of(row: Row) -> str | None:
             words.append("0x1234")
         elif is_scalar or operand.type in ("mask", "sgpr"):
             first = next(scalar_destination if is_destination else scalar_source)
-            # One scalar register is all that a vector instruction can name.
+            # A vector instruction can name only one scalar register.
             is_second = row.mnemonic == "v_writelane_b32" and first != 44
             words.append("5" if is_second else span("s", first, operand.dwords))
         elif operand.type == "agpr":

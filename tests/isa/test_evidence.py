@@ -87,7 +87,7 @@ def test_what_is_refused_is_what_is_said_to_be_refused(target):
         ]
         for line in list(
             lines
-        ):  # the writer makes modifiers of matrix instructions up, mostly ones that mean nothing
+        ):  # the writer invents modifiers of matrix instructions, most of which mean nothing
             if line.startswith("v_mfma"):
                 lines.append(line.split(" cbsz")[0].split(" abid")[0].split(" blgp")[0].split(" neg")[0])
         for answer in assemble(lines, target):

@@ -51,7 +51,7 @@ OPERANDS = {
     "s_load_dwordx4 s[4:7], s[2:3], 0x10": ["4x4:w", "2x2:r", "offx1:"],
     "s_load_dword s4, s[2:3], s9": ["4x1:w", "2x2:r", "9x1:r"],
     "v_fmac_f32 v1, s2, v3": ["v1x1:rw", "2x1:r", "v3x1:r"],
-    # vcc of the short form stands where the long form has its SGPR pair.
+    # The short form has vcc where the long form has its SGPR pair.
     "v_addc_co_u32_e32 v0, vcc, v1, v2, vcc": ["v0x1:w", f"{VCC}x2:wi", "v1x1:r", "v2x1:r", f"{VCC}x2:ri"],
     "v_addc_co_u32_e64 v0, s[2:3], v1, v2, s[4:5]": ["v0x1:w", "2x2:w", "v1x1:r", "v2x1:r", "4x2:r"],
     "v_cmp_lt_f32_e32 vcc, v0, v1": [f"{VCC}x2:wi", "v0x1:r", "v1x1:r"],

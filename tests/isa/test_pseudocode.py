@@ -26,7 +26,7 @@ EVIDENCE = json.loads((pathlib.Path(__file__).parent / "evidence.json").read_tex
 TARGET = "gfx950"
 FLOATS = {"f16": F16, "f32": F32, "f64": F64}
 
-# Where the pseudocode is not what the instruction does, or leaves something open that we decide otherwise.
+# Where the pseudocode differs from what the instruction does, or leaves open something that we decide otherwise.
 EXPECTED_DIFFERENCES: dict[str, str] = EVIDENCE["pseudocode_differences"]
 
 SCALAR = ("sop1", "sop2", "sopc", "sopk")
@@ -177,7 +177,7 @@ def vector_rows() -> dict[str, str]:
 def same(kind: str, got: int, want: int) -> bool:
     if got == want:
         return True
-    if kind in FLOATS:  # which NaN it is the pseudocode does not say
+    if kind in FLOATS:  # the pseudocode does not specify which NaN it is
         return FLOATS[kind].is_nan(got) and FLOATS[kind].is_nan(want)
     if kind in ("pk_f16", "pk_f32"):
         half, width = ("f16", 16) if kind == "pk_f16" else ("f32", 32)

@@ -17,7 +17,7 @@ from tests.simulated_device import TARGETS
 
 ROWS = read_rows()
 
-# What the decoder takes and the assembler does not, because it is a rule about programs, not about bits.
+# What the decoder accepts and the assembler does not, because the rule concerns programs, not bits.
 TOLERATED_COMPLAINTS = {
     "invalid operand (violates constant bus restrictions)",  # two scalar registers in one vector instruction
     "source 2 operand must not partially overlap with dst",  # matrix accumulator
@@ -31,7 +31,7 @@ def text_loses_bits(text: str) -> bool:
         text.startswith("s_waitcnt ")  # bits 7, 12 and 13 of its immediate mean nothing
         or text.startswith("ds_swizzle_b32 ")  # lane patterns are named by what they do
         or text.startswith("v_mfma_scale_")  # op_sel and op_sel_hi of a third operand, which it lacks
-        or ("_sdwa vcc," in text and text.startswith("v_cmp"))  # vcc by number and by default read the same
+        or ("_sdwa vcc," in text and text.startswith("v_cmp"))  # vcc by number and by default reads the same
         or (
             text.startswith(("flat_atomic", "global_atomic")) and "_f64" in text
         )  # sc1 is printed, not encoded
@@ -94,7 +94,7 @@ def test_rows_of_the_other_target_are_refused(target: str) -> None:
     cases = written(rows, other, random.Random(7), 2)
     for row, text, data in cases:
         size, ours = disassemble(data, target)
-        # The same bits may be another row here; they may not be this one.
+        # The same bits may decode as another row here; this row may not be reported for them.
         assert size == 0 or ours.split()[0] != text.split()[0], (row.mnemonic, text, ours)
 
 

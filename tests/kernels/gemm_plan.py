@@ -31,14 +31,14 @@ ELEMENT_TYPES = {
 SCALES = {"none": 0, "outer": 1, "blocks": 2, "row_blocks": 3, "in_matrix": 4, "of_b": 5}
 NO_ACTIVATION = -1
 VARIANTS = (ROOT / "csrc/kernels/gemm/variants.def").read_text()
-# name -> (targets, orientation, element of A, tile_m, tile_n, tile_k), of rows of operands that are not quantised
+# name -> (targets, orientation, element of A, tile_m, tile_n, tile_k), for rows with unquantized operands
 ROWS = {
     name: (targets, orientation, element, *map(int, tile))
     for name, targets, orientation, element, *tile in re.findall(
         r"^ROW\(gemm, (\w+), (\w+), (\w+), (\w+), \w+, none, (\d+), (\d+), (\d+)", VARIANTS, re.M
     )
 }
-# The same of quantised ones, whose orientation is nt: name -> (targets, element of A, of B, scales, tile_m, tile_n, tile_k)
+# The same for quantized operands, whose orientation is nt: name -> (targets, element of A, of B, scales, tile_m, tile_n, tile_k)
 SCALED_ROWS = {
     name: (targets, a, b, scales, *map(int, tile))
     for name, targets, a, b, scales, *tile in re.findall(
@@ -46,14 +46,14 @@ SCALED_ROWS = {
     )
 }
 
-# Of both: name -> K tiles in LDS, as the row says
+# For both: name -> K tiles in LDS, as the row states
 BUFFERS = {
     name: int(in_lds)
     for name, in_lds in re.findall(
         r"^ROW\((?:gemm|scaled), (\w+),.*, (\d+), \d+, \w+\)", VARIANTS, re.MULTILINE
     )
 }
-# name -> how many K tiles its loop holds in LDS (direct loads), in registers (others), for two of the schedules
+# name -> how many K tiles its loop keeps in LDS (direct loads), in registers (others), for two of the schedules
 INTERLEAVED, STREAMED = (
     {
         name: (int(in_lds), int(in_registers))

@@ -30,7 +30,7 @@ ROWS = [
     for target in TARGETS
     if targets in (target, "both")
 ]
-# Of the tiles: each with both elements and with every one of these options runs every row.
+# For the tiles: each with both elements and with every one of these options runs every row.
 SIZES = (64, 128, 256)
 OPTIONS = {
     "plain": {},

@@ -40,7 +40,7 @@ def test_row(row, target):
 @pytest.mark.parametrize(("row", "target"), CASES, ids=CASE_NAMES)
 def test_registers_hold_everything(row, target):
     (kernel,) = pack(target).entry(f"hipkittens_attention_{row}_{target}")["kernels"]
-    # At head size 256 a VGPR may wait in an AGPR, but none in memory.
+    # At head size 256 a VGPR may be spilled to an AGPR, but none to memory.
     assert kernel["scratch_bytes"] == kernel["sgpr_spills"] == 0
     assert kernel["vgpr_spills"] == 0 or "_d256" in row
 
@@ -226,7 +226,7 @@ def test_heads_that_share_keys_stay_on_one_xcd(xcds, causal):
     assert sorted(map(tuple, taken[:, :2])) == [(tile, head) for tile in range(tiles) for head in range(48)]
     for xcd in range(xcds):
         first = taken[xcd::xcds][: 2 * tiles]
-        # Under a causal mask the longest tiles of further heads, as many as fill an XCD, come before the next ones.
+        # Under a causal mask the longest tiles of further heads, as many as fill an XCD, precede the next ones.
         assert len(set(first[:, 0])) < tiles if causal else len(set(first[:, 1] // 2)) == 1
 
 

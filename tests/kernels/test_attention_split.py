@@ -109,10 +109,10 @@ def test_the_plan_splits_what_would_leave_compute_units_idle(target, units):
     assert splits_chosen(target, 1, 4096, heads=32, key_heads=8) * 8 in range(units // 2, units + 1)
     assert splits_chosen(target, 1, 8192, batch=2, heads=8) > 4
     assert splits_chosen(target, 128, 4096, heads=4, causal=True) > 4
-    # Too few keys for a second launch to pay, or a window over few keys.
+    # Too few keys for a second launch to pay off, or a window over few keys.
     assert splits_chosen(target, 1, 512) == 1
     assert splits_chosen(target, 1, 4096, window=(200, 0)) == 1
-    # Enough workgroups without.
+    # Enough workgroups without splits.
     assert splits_chosen(target, 1, 4096, batch=units // 8, heads=8) == 1
     assert splits_chosen(target, 300, 2048, batch=4, heads=64, key_heads=8) == 1
     assert splits_chosen(target, 1, 4096, compute_units=1) == 1

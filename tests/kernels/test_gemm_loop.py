@@ -46,8 +46,8 @@ def loop_of(target, row, tiles=8):
     return {name: (getattr(reports[1], name) - getattr(reports[0], name)) / (waves * tiles) for name in names}
 
 
-# Least share of matrix instructions among all issued, and the vector ALU instructions of a wave and K tile: none where
-# operands are read as they lie; where gfx942 transposes on the way into LDS, the permutations and their addresses.
+# Least share of matrix instructions among all issued, and the vector ALU instructions per wave and K tile: none where
+# operands are read in place; where gfx942 transposes on the way into LDS, the permutations and their addresses.
 LEAST_SHARE = {
     "gfx942": {"nt": 0.6, "nn": 0.53, "tt": 0.53, "tn": 0.46},
     "gfx950": {"nt": 0.48, "nn": 0.45, "tt": 0.43, "tn": 0.4},

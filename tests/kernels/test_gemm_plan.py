@@ -19,7 +19,7 @@ TABLE = [
     (4096, 4096, 4096, ("256x256", "256x224"), ()),
     (16384, 4096, 1024, ("256x256", "256x224"), ()),
     (1024, 1024, 1024, ("64x64",), ()),
-    # Short K: the result's way to memory is what rounds of small tiles take.
+    # Short K: storing the result dominates the rounds of small tiles.
     (9472, 8096, 64, ("256x256", "256x128", "256x224", "128x128"), ()),
     (16, 8192, 8192, None, ("gfx950",)),
     (1, 4096, 14336, None, TARGETS),
@@ -161,7 +161,7 @@ def changed(**fields):
         ({"b__panel_rows": 8}, "panels of b have 8 rows; 16 and 32 are allowed"),
         ({"b__panel_rows": 16, "b__transposed": False}, "only a transposed b"),
         ({"b__panel_rows": 32, "b__leading_stride": 80}, "panels of b are whole"),
-        ({"b__panel_rows": 16}, "no variant reaches this far"),  # of 16 bits without groups
+        ({"b__panel_rows": 16}, "no variant reaches this far"),  # for 16 bits without groups
     ],
 )
 def test_bad_problems_are_refused(fields, message):
@@ -177,7 +177,7 @@ def test_a_variant_that_cannot_run_is_refused():
     assert ctypes.sizeof(ctypes.c_void_p) == 8
 
 
-# No shape of benchmarks/gemm_plan.py, by whose table the plan chooses.
+# A shape that is not in benchmarks/gemm_plan.py, from whose table the plan chooses.
 HELD_OUT = [(128, 512, 1024)]
 LONG_HELD_OUT = [
     (24, 1536, 2048),

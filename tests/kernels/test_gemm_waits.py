@@ -14,7 +14,7 @@ from tests.simulated_device import TARGETS, SimulatorError
 from tests.simulator.listing import Line, listing
 
 S_NOP_0, S_TRAP_3 = 0xBF800000, 0xBF920003
-# (variant, M = N, K): whole and broken tiles of K, several workgroups, every stage of the pipeline in use.
+# (variant, M = N, K): whole and partial tiles of K, several workgroups, every stage of the pipeline in use.
 CASES = [("nt_bf16_256x256x64", 512, 448), ("nt_bf16_128x128x64", 256, 328), ("nt_bf16_16x64x64", 64, 840)]
 SEEDS = range(6)
 
@@ -66,8 +66,8 @@ def test_a_deleted_wait_is_noticed(target, variant, size, k):
         f"{target} {variant}: {len(waits) - len(unnoticed)} of {len(waits)} waits noticed; not: {unnoticed}"
     )
     assert len(waits) >= 12
-    # What no number shows, a checker does, or the wait is proved to order nothing: it finds nothing in flight, or another one
-    # covers its operations before anyone looks.
+    # Where the numbers do not show it, a checker does, or the wait is proved to order nothing: nothing is in flight at it,
+    # or another wait covers its operations before anything reads the results.
     subject = Subject(capture(target, [gemm.symbol], gemm.run, False)[gemm.symbol], gemm.image)
     mutations = Mutations(target, subject.image, subject.executed)
     deleted = {mutant.address: mutant for mutant in mutations.of(["wait"]) if mutant.what == "deleted"}
@@ -76,16 +76,16 @@ def test_a_deleted_wait_is_noticed(target, variant, size, k):
         mutant = deleted[line.offset - text]
         assert mutant.text == line.text
         assert subject.noticed(mutated(subject.image, mutant)) or proof(mutant, mutations, subject), line
-    # Behind the loop the compiler also waits for what was loaded past the last tile, before it uses those registers.
+    # After the loop the compiler also waits for what was loaded past the last tile, before it uses those registers.
     lines = listing(gemm.image, target)
     last_product = max(line.offset for line in lines if line.mnemonic.startswith("v_mfma"))
     end = max(line.offset for line in lines if is_backward_branch(line) and line.offset < last_product)
     loop_waits = [
         line for line in waits if "vmcnt" in line.text and "vmcnt(0)" not in line.text and line.offset < end
     ]
-    # A streamed loop has its body once for each K tile in flight, and in it a wait for the first of two products just before that for the
-    # second. The simulator brings products together (machine/product_runs.h), behind the second wait: numbers do not show that the
-    # first is gone, and synccheck does, above.
+    # A streamed loop contains its body once for each K tile in flight, with a wait for the first of two products just before
+    # the wait for the second. The simulator merges products (machine/product_runs.h), after the second wait: the numbers do not
+    # show that the first is missing, but synccheck does, above.
     most = STREAMED[variant][1] if variant in STREAMED else 1
     assert sum(line in unnoticed for line in loop_waits) <= most, unnoticed
 
@@ -98,7 +98,7 @@ def test_a_deleted_barrier_of_the_interleaved_schedule_is_noticed(target):
         for line in listing(gemm.image, target)
         if line.mnemonic == "s_barrier" and is_executed(gemm, line)
     ]
-    if target == "gfx950":  # the first one keeps loads in order, which is a matter of time alone
+    if target == "gfx950":  # the first one keeps loads in order, which affects timing only
         assert not is_missed(gemm, barriers.pop(0))
     assert barriers
     for line in barriers:
@@ -118,7 +118,7 @@ def hot_loop(lines: list[Line]) -> list[Line]:
     return max(loops, key=matrix_instructions)
 
 
-# Those of interleaved loops go to LDS directly on gfx950.
+# The loads of interleaved loops go directly to LDS on gfx950.
 THROUGH_REGISTERS = [
     (row, target)
     for row in IN_FLIGHT

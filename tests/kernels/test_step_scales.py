@@ -215,5 +215,5 @@ def test_ends_of_e8m0(name):
     assert out[40].isnan().all() and out[:, 63].isnan().all() and out.isnan().sum() == 48 + 64 - 1
     small = out[3, 5:6].double(), expected[3, 5:6]
     torch.testing.assert_close(*small, rtol=1e-5, atol=0)
-    # f32 has these sums but for the last bits of its subnormal range.
+    # f32 represents these sums except for the last bits of its subnormal range.
     torch.testing.assert_close(out[3, :5].double(), expected[3, :5], rtol=1e-5, atol=2.0**-148)

@@ -66,7 +66,7 @@ def importable() -> Iterator[types.ModuleType]:
     package.__path__ = [str(SOURCE / "flash_attn")]
     vars(package).update({name: getattr(flash_attn, name) for name in flash_attn.__all__})
     interface = types.ModuleType("flash_attn.flash_attn_interface")
-    # Private, of the size of flash-attn's tiles, and called by its tests of dropout alone, which are not run here.
+    # Private, has the size of flash-attn's tiles, and is called only by its dropout tests, which are not run here.
     vars(interface).update(vars(flash_attn_interface) | {"_get_block_size_n": None})
     with importable_from(PACKAGES, "flash_attn", "einops"):
         sys.modules |= {

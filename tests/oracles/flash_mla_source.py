@@ -25,7 +25,7 @@ import hipkittens
 from hipkittens.integrations import flash_mla, rocm
 
 COMMIT = "9241ae3ef9bac614dd25e45e507e089f888280e0"
-FILES = "79c41e362b4bb82a"  # the beginning of the digest of what is run of it
+FILES = "79c41e362b4bb82a"  # the beginning of the digest of the files that are run
 SOURCE = Path(os.environ.get("FLASH_MLA_SOURCE", "not-named")) / "tests"
 DENSE, SPARSE = "test_flash_mla_dense_decoding", "test_flash_mla_sparse_decoding"
 OF_THEM = (DENSE, SPARSE, "lib", "quant", "ref", "kernelkit")

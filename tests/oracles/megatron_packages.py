@@ -34,7 +34,7 @@ def prepare() -> None:
     from hipkittens.integrations import grouped_gemm, rocm, weight_gradients
 
     sys.path.insert(0, str(PACKAGES))
-    warnings.simplefilter("ignore")  # it warns of each package that is not there
+    warnings.simplefilter("ignore")  # it warns about each missing package
     grouped_gemm.install()
     weight_gradients.install()
     _open.enter_context(rocm.active())

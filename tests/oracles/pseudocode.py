@@ -422,7 +422,7 @@ class Machine:
             if value.width == width:
                 return value
             f, target = value.format, FLOATS[width]
-            if f.is_nan(value.bits):  # a signaling one stays one: the text asks after widening
+            if f.is_nan(value.bits):  # a signaling one stays signaling: the text checks after widening
                 sign, shift = (
                     target.sign_bit if f.is_negative(value.bits) else 0,
                     target.mantissa_bits - f.mantissa_bits,
@@ -465,7 +465,7 @@ class Machine:
             count = b.bits
             number = a.number << count if operator == "<<" else a.number >> count
             return make(a.kind, max(a.width, 32), number)
-        # As in C, nothing is computed in less than 32 bits; a shorter place cuts the result off.
+        # As in C, nothing is computed in less than 32 bits; a narrower destination truncates the result.
         kind = "i" if a.kind == b.kind == "i" else "u"
         width = max(a.width, b.width, 32 if operator in "+-*" else 1)
         x, y = (
@@ -732,7 +732,7 @@ def text_of(mnemonic: str) -> str | None:
 def program(text: str) -> list:
     if "n <= -128" in text:
         text = text.replace("SAT8", "SAT8_SIGNED")
-    # Functions that the text defines for itself are built in here under the same names.
+    # Functions that the text itself defines are built in here under the same names.
     text = re.sub(
         r"(?m)^(ABSDIFF|SAT8|SAT8_SIGNED|BYTE_PERMUTE)\s*=\s*lambda.*?(?:;\n|\Z)", "", text, flags=re.DOTALL
     )

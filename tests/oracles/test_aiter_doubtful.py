@@ -57,7 +57,7 @@ def test_layer_norm_qnt_overflows_where_it_forgets_the_largest_value():
     assert result.errors["scale"] < 1e-2
 
 
-# One object of each way, what its name asks for instead, and the least error when that is asked.
+# One object per kind of deviation, the formats that its name requests instead, and the least error with those formats.
 NAMED = {
     experts.ADDS_BF16_AS_F16: ("fp16_pertokenFp8_g1u1_silu_1tg_32x256", {}, 0.3),
     experts.FP8_AS_INT8: (
@@ -127,6 +127,6 @@ def test_eight_experts_never_hand_their_results_over(target, out, activation):
         assert not adds or any(text.startswith("ds_write") for text in loop)
     shown = experts.variant(f"{folder}128.co")
     everything = dataclasses.replace(shown, deviations=())
-    assert experts.run(f"{folder}128.co", 256, everything).error < 6e-3  # one turn: there is no loop
+    assert experts.run(f"{folder}128.co", 256, everything).error < 6e-3  # one iteration: there is no loop
     assert experts.run(f"{folder}128.co", 512).error < 6e-3  # the last of two
     assert experts.run(f"{folder}128.co", 512, everything).error > 0.5

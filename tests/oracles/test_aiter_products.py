@@ -15,7 +15,7 @@ from tests.oracles.aiter.wheel import needs_wheel
 
 pytestmark = needs_wheel
 BF16 = torch.bfloat16
-# Of the root mean square of values whose operands are quantised first: e4m3 with scales of 128, MXFP4.
+# Relative to the root mean square of values whose operands are quantized first: e4m3 with scales of 128, MXFP4.
 EIGHT_BITS, FOUR_BITS = 0.03, 0.13
 PTGQ = "batched_gemm_a8w8_a_per_token_group_prequant_w_per_batched_tensor_quant"
 SIZES = [(1, 256, 512), (17, 512, 1024), (257, 256, 512)]

@@ -114,7 +114,7 @@ def test_logits_of_an_indexer(target):
 def theirs_in_pages(problem, columns):
     """The arguments that AITER's launcher, which asks the device for its 8-bit floats, passes to the kernel."""
     batch, tokens, heads, size = problem.q.shape
-    # It follows whatever stands in a table where no key is.
+    # It follows whatever a table contains where there is no key.
     table = problem.block_table.masked_fill(problem.block_table > 1000, 0)
     cache = problem.kv_cache.contiguous().flatten(1)
     keys, scales = cache[:, :size].view(problem.q.dtype), cache[:, size:].view(torch.float32)

@@ -25,13 +25,14 @@ RULES = {
     "chunk_kda": ("fla.ops.kda", True),
     "fused_recurrent_kda": ("fla.ops.kda", True),
 }
-# What flash-linear-attention's own tests allow of its results, relative to the norm; its references compute in float32.
+# The tolerance of flash-linear-attention's own tests, relative to the norm; its references compute in float32.
 THEIR_BAR, REFERENCE_BAR = 5e-3, 1e-6
-# Our error beside theirs, as beside PyTorch's: results in bfloat16 differ in their last rounding.
+# Our error relative to theirs, as relative to PyTorch's: results in bfloat16 differ in their last rounding.
 OF_THEIR_ERROR = 2.0
-# Of our states, in float32 (docs/gated_delta_rule.md): ours are in chunks, and the token after token ones of theirs are closer than that.
+# For our states, in float32 (docs/gated_delta_rule.md): ours are computed in chunks; theirs, computed token by token, are
+# more accurate.
 STATE_BAR = 2e-5
-# In three of its kernels Triton's compiler reads half of a mask, or of a pair of packed operands, that nothing has written.
+# In three of its kernels Triton's compiler reads half of a mask, or of a pair of packed operands, that was never written.
 OF_THEIR_COMPILER = {"uninitialised_register"}
 
 
@@ -128,5 +129,5 @@ def test_gradients(fla, target):
     assert run.findings == []
     for name, mine, other, right in zip(("q", "k", "v", "g", "beta"), ours, theirs, exact, strict=True):
         error = relative(other, right)
-        assert error < 2e-2, name  # what its tests allow of a gradient of gates
+        assert error < 2e-2, name  # the tolerance of its tests for a gradient of gates
         assert relative(mine, right) <= OF_THEIR_ERROR * error, name

@@ -22,9 +22,9 @@ pytestmark = [
     pytest.mark.skipif(bool(fla_packages.missing()), reason=fla_packages.missing()),
 ]
 TARGETS = ("gfx942", "gfx950")
-# Of results and gradients, by norm: the order of float32's sums and its approximate exponentials; a few roundings to bfloat16.
+# For results and gradients, by norm: the order of float32's sums and its approximate exponentials; a few roundings to bfloat16.
 BARS = {torch.float32: 2e-6, torch.bfloat16: 8e-3}
-# Gated linear attention multiplies within chunks: what flash-linear-attention's own tests allow of results and of gradients.
+# Gated linear attention multiplies within chunks: the tolerance of flash-linear-attention's own tests for results and gradients.
 BARS_OF_CHUNKS = {torch.float32: 5e-3, torch.bfloat16: 5e-3}
 EPS = 1e-6
 TOKENS, HEADS, KEYS, VALUES = 70, 2, 32, 64  # a whole chunk and a part of one
@@ -58,7 +58,7 @@ def ends(x):
     return torch.tensor(SEQUENCES, device=x.device)
 
 
-# Gated linear attention: queries, keys, values, logarithms of the decay of each key's channel, states before.
+# Gated linear attention: queries, keys, values, logarithms of the decay of each key's channel, initial states.
 def recurrence(q, k, v, g, state):
     """The recurrence, token by token."""
     out = []
@@ -93,7 +93,7 @@ def of_gla(states):
     return [q, k, v, gate, random(states, HEADS, KEYS, VALUES, seed=4)]
 
 
-# Short convolutions: x [batch, tokens, channels], the weights of each channel, a bias, a residual, the latest inputs before.
+# Short convolutions: x [batch, tokens, channels], the weights of each channel, a bias, a residual, the latest preceding inputs.
 def convolution(x, weight, bias, residual=None, state=None):
     """A convolution followed by SiLU."""
     before = x.new_zeros(len(x), WIDTH, x.shape[2]) if state is None else state.mT
@@ -176,7 +176,7 @@ OPERATORS = {
 }  # fmt: skip
 
 
-# Of an operator: the kind of finding, of which kernel, and what it comes from.
+# Per operator: the kind of finding, the kernel, and the cause.
 SHARED_ROWS = (
     "workgroups_write_after_write",
     "layer_norm_gated_bwd_kernel",
@@ -252,7 +252,7 @@ def of_float64(name, inputs, steps):
 def test_operators(fla, name, dtype, target, record_property):
     inputs, steps = drawn(name, dtype)
     if "conv1d" in name and len(steps) == 2:
-        steps[1][..., 0] = 0  # of the entry of a state that no convolution reads: see below
+        steps[1][..., 0] = 0  # for the entry of a state that no convolution reads: see below
     found, findings = run_theirs(name, inputs, steps, target)
     errors = [relative(*each) for each in zip(found, of_float64(name, inputs, steps), strict=True)]
     assert max(errors) < (BARS_OF_CHUNKS if "gla" in name else BARS)[dtype], errors

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(bool(flash_attn_packages.missing()), reason=flash_attn_packages.missing()),
 ]
 TARGETS = ("gfx942", "gfx950")
-# Of the kernel that flash-attn's references rotate with.
+# For the kernel that flash-attn's references rotate with.
 UNWRITTEN_HALF = (
     "Triton's compiler leaves half of an operand of v_pk_fma_f32 unwritten in flash-attn's rotary_kernel, which initcheck reports. What "
     "comes of that half is never read: no result depends on it"

@@ -16,7 +16,7 @@ import pytest
 from hipkittens._installation import TARGETS
 
 COMMIT = "11c4174d82b7491c2d08d5828a254183f2a8b959"
-FILES = "d647dce359699b7e"  # the beginning of the digest of what is run of it
+FILES = "d647dce359699b7e"  # the beginning of the digest of the files that are run
 # ./run test --slow installs it there.
 PACKAGES = pathlib.Path(sys.prefix) / "flydsl_packages"
 SOURCE = pathlib.Path(os.environ.get("FLYDSL_SOURCE", "not-named"))

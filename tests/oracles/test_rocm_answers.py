@@ -16,7 +16,7 @@ from tests.oracles.aiter import triton as aiter_triton
 from tests.oracles.aiter.wheel import needs_wheel
 
 TARGETS = ("gfx942", "gfx950")
-# Of results and gradients: the order of float32's sums; and one rounding to bfloat16, or two where a product is rounded before.
+# For results and gradients: the order of float32's sums; and one rounding to bfloat16, or two where a product is rounded before.
 BARS = {torch.float32: 1e-6, torch.bfloat16: 6e-3}
 functional = torch.nn.functional
 

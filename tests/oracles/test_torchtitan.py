@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(bool(torchtitan_packages.missing()), reason=torchtitan_packages.missing()),
 ]
-# Layers of experts and of attention, and norms.
+# Numbers of layers with experts and with attention, and of norms.
 COUNTS = {"qwen3": (2, 2, 9), "deepseek_v3": (1, 2, 7)}
 
 
@@ -33,7 +33,7 @@ def check_launches(found, name, times=1):
     def of(text):
         return sum(number for kernel, number in found["launches"].items() if text in kernel)
 
-    # Of three products each: themselves, and the gradients of both of their operands.
+    # For each of three products: itself, and the gradients of both of its operands.
     assert [of(f"gemm_grouped_{kind}_") for kind in ("nt", "nn", "tn")] == [3 * experts] * 3
     assert of("attention_forward") == of("attention_backward_delta") == layers
     assert of("norm_rms") == of("norm_backward") == norms
@@ -71,5 +71,5 @@ def test_training(process, name, target):
     check_ratios(found)
     exact, _, mine = found["losses"]
     assert mine[-1] < mine[0] - 0.1
-    # One bfloat16 rounding of the loss: of a single number twice eager's error would be a matter of chance.
+    # One bfloat16 rounding of the loss: for a single number, twice eager's error would be a matter of chance.
     assert all(abs(one - other) <= 2.0**-8 * other for one, other in zip(mine, exact, strict=True))

@@ -171,7 +171,7 @@ def test_attention(target, n, head, causal):
     sdpa = torch.nn.functional.scaled_dot_product_attention
     exact = sdpa(q.double(), k.double(), v.double(), is_causal=causal)
     assert compare(out, sdpa(q, k, v, is_causal=causal), exact, v.abs().max().item()).passes
-    # Two implementations that share nothing but the machine.
+    # Two implementations that have only the machine in common.
     ours = hipkittens.attention(*(t[None] for t in (q, k, v)), causal=causal, layout="bhnd")[0]
     assert compare(ours, out, exact, v.abs().max().item()).passes
 

@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(bool(vllm_packages.missing()), reason=vllm_packages.missing()),
 ]
 TARGETS = pytest.mark.parametrize("target", ["gfx942", "gfx950"])
-# By vLLM's names: keys of each request, and new tokens of each.
+# Under vLLM's names: keys of each request, and new tokens of each.
 BATCHES = {
     "small_decode": ((32, 40), (1, 1)),
     "small_prefill": ((32, 40), (8, 8)),
@@ -43,7 +43,7 @@ CAUSAL = [name for name in BATCHES if "encoder" not in name and name != "mixed_l
 WINDOWED = ["small_decode", "small_prefill", "mixed_medium", "large_decode", "large_prefill", "mixed_large"]
 ENCODERS = ["small_encoder_prefill", "medium_encoder_prefill"]
 HALF = {"dtype": torch.float16, "cache": "auto"}
-# Beside what vLLM's tests have.
+# In addition to the cases of vLLM's tests.
 SCORES = {
     "softcap": {"softcap": 20.0},
     "alibi": {"alibi": True},

@@ -15,7 +15,7 @@ import hipkittens
 from hipkittens.quantization import dtype_of
 
 LAYERS = tuple(f"model.layers.{number}.self_attn.attn" for number in range(2))
-PADDING = 3  # rows behind the tokens of a batch
+PADDING = 3  # rows past the tokens of a batch
 UNUSED = 0x7FFFFFFF  # in block tables
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fnuz: 240.0, torch.float8_e4m3fn: 448.0}
 ENCODER_ONLY, DECODER = "encoder_only", "decoder"
@@ -54,7 +54,7 @@ class Outcome:
     finite: bool
     findings: list[str]
     written: (
-        bool  # the new keys and values as PyTorch codes them, and no other byte of the caches of both layers
+        bool  # the new keys and values as PyTorch quantizes them, and no other byte of both layers' caches
     )
 
 
@@ -198,7 +198,7 @@ def caches(case: Case, config: Any, backend: Any, layer: Any) -> tuple[Any, list
 
     spec = customize_attention_spec(backend, layer.get_kv_cache_spec(config))
     blocks = 2 + sum(-(-length // case.block) for length in case.lengths)
-    if spec.block_size != case.block:  # vLLM chooses it of layers with windows
+    if spec.block_size != case.block:  # vLLM chooses it for layers with windows
         spec = spec.copy_with_new_block_size(case.block)
     layout = KVCacheLayout[case.layout]
     layer_stride, block_stride, *_ = compute_layout_strides(spec, blocks, len(LAYERS), layout)

@@ -98,7 +98,7 @@ def run(case: Case) -> dict[str, Any]:
     with (
         set_current_vllm_config(VllmConfig(device_config=DeviceConfig("cpu"))),
         torch.inference_mode(),
-        # vLLM's workspaces are a worker's, of which there is none.
+        # vLLM's workspaces belong to a worker, and there is none.
         unittest.mock.patch(
             "vllm.model_executor.layers.fused_moe.modular_kernel.current_workspace_manager", Workspaces
         ),
@@ -178,7 +178,7 @@ def methods() -> dict[str, str]:
     case = Case("gfx950", 1)
     found = {}
     chosen = (unquantized_fused_moe_method.UnquantizedMoeBackend.TRITON, object)
-    # What vLLM chooses for ROCm: it has no kernels for a platform without a name.
+    # vLLM's choice for ROCm: it has no kernels for a platform without a name.
     with unittest.mock.patch.object(
         unquantized_fused_moe_method, "select_unquantized_moe_backend", lambda moe_config: chosen
     ):

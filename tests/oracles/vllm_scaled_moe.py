@@ -202,7 +202,7 @@ def selected() -> dict[str, str]:
             ("lora", "+", block, keys.kFp8Dynamic128Sym, {"is_lora_enabled": True}),
         ):
             with _vllm(f"{switch}fp8_fused_moe") as options:
-                # By the name that methods have imported.
+                # Under the name that methods have imported.
                 kind = fp8_methods.select_fp8_moe_backend(configuration(case, **changes), weight, rows)[1]
                 counted = options.enabled_custom_ops if switch == "+" else options.disabled_custom_ops
                 assert counted["fp8_fused_moe"] == 1

@@ -11,7 +11,7 @@ from hipkittens.profiling import problems
 from hipkittens.profiling.bench import modelled_launches
 from hipkittens.profiling.main_loop import main_loop
 
-# Two instructions, a loop of three of eight turns, an end. Eight bytes each, but for branches and the end.
+# Two instructions, a loop of three with eight iterations, an end. Eight bytes each, except for branches and the end.
 CODE = (
     (0, "v_mov_b32 v0, 0", "valu", 2),
     (8, "s_load_dwordx2 s[0:1], s[2:3], 0", "smem", 2),
@@ -81,7 +81,7 @@ def test_a_stay_ends_with_the_first_instruction_outside():
 
 def test_a_product_spends_its_time_there():
     (problem,) = problems.parse_shapes("gemm", "1024x1024x512")
-    launch = modelled_launches("MI355X", problem.call(), timeline=1)[0]  # then a sum of the parts of K
+    launch = modelled_launches("MI355X", problem.call(), timeline=1)[0]  # followed by a sum of the parts of K
     loop = main_loop(launch)
     assert loop.mfma_instructions and 0 < loop.issue_share < 1 and 0 < loop.clocks_share < 1
     assert launch.busy["matrix"] < loop.mfma_busy < 1  # nothing multiplies outside

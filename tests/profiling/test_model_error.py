@@ -87,7 +87,7 @@ def test_the_table_of_the_package_is_of_measured_operations():
             assert 0 < error_for(operation, device, "matrix").percent < 100
     for operation in ("layer_norm", "rms_norm", "rotary"):
         assert error_for(operation, "MI355X", "memory").percent is None
-    assert error_for("gemm", "MI355X", "matrix").percent is None  # measured are products of other formats
+    assert error_for("gemm", "MI355X", "matrix").percent is None  # the measured products are of other formats
     assert error_for("scaled_matmul_mxfp4", "MI355X", "matrix").rows >= 4
 
 

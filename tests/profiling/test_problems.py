@@ -56,7 +56,7 @@ def test_what_problems_count():
 
 
 def test_limits_are_those_of_the_data_sheets():
-    # AMD's figures of dense bfloat16.
+    # AMD's figures for dense bfloat16.
     stated = {"MI300X": 1307.4e12, "MI325X": 1307.4e12, "MI350X": 2306.9e12, "MI355X": 2516.6e12}
     assert {device: pytest.approx(limits.peak_flops(device), rel=1e-3) for device in stated} == stated
     (large,) = problems.parse_shapes("gemm", "8192x8192x8192")

@@ -224,7 +224,7 @@ def test_xcds_are_what_the_device_says(machine, xcds):
 )
 def test_xcds_that_rocm_6_does_not_say_follow_from_the_compute_units(machine, arch, units, xcds):
     assert processors(machine, arch, units) == xcds
-    assert "hipGetLastError" in machine.calls()  # the failed question is not left for PyTorch to find
+    assert "hipGetLastError" in machine.calls()  # its error is not left for PyTorch to find
     assert processors(machine, arch, units, FAKE_HIP_XCDS="0") == xcds
 
 

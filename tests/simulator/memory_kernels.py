@@ -19,7 +19,7 @@ from tests.simulated_device import Module, library
 INPUT_ROWS, OLD = 12, np.uint32(0x11110000)
 ALL = (1 << 64) - 1
 MASKS = (ALL, 0x00FF_F0F0_1234_8001, 1 << 37, 0)
-# The levels that differ in how memory is read and written, as far as this machine has them.
+# The levels that differ in how memory is read and written, if this machine has them.
 HOST_LEVELS = [
     name
     for name in ("portable", "avx2", "avx512")

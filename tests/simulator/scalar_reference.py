@@ -43,7 +43,7 @@ def define_nonzero(name: str, widths: tuple[int, int, int], function: Callable[[
 
 
 def _find(text: str, digit: str) -> int:
-    return text.find(digit)  # -1 when there is none, as the instruction says it
+    return text.find(digit)  # -1 if there is none, as the instruction specifies
 
 
 def _quads(value: int, bits: int) -> list[bool]:

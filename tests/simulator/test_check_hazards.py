@@ -45,7 +45,7 @@ CASES = {
     "xdl_overwritten": ("", TWO_PASS, "v_mov_b32_e32 v33, 1", 5, 5),
     "matrix_c_overwritten": ("", "v_mfma_f32_16x16x16_f16 v[8:11], v[4:5], v[6:7], v[32:35]", "v_mov_b32_e32 v33, 1", 3, 3),
 }  # fmt: skip
-# The producer stands behind the consumer in the text; the branch back is one wait state.
+# In the text the producer follows the consumer; the branch back is one wait state.
 LOOP = """  s_mov_b32 s22, 2
 .L{name}:
   v_mfma_f32_16x16x16_f16 v[32:35], v[4:5], v[6:7], v[32:35]

@@ -111,7 +111,7 @@ def test_a_workgroup_that_reads_what_another_writes(module):
 
 def test_waves_of_a_workgroup(module):
     assert launched(module, "waves_in_turn", 1, waves=2) == []
-    assert launched(module, "waves_without_wait", 1, waves=2) == []  # one vector L1 takes both in order
+    assert launched(module, "waves_without_wait", 1, waves=2) == []  # one vector L1 receives both in order
     for name, fix in (
         ("waves", "s_barrier"),
         ("waves_of_split_workgroup", "s_waitcnt vmcnt, then s_barrier,"),
@@ -125,7 +125,7 @@ def test_reads_of_memory_that_still_holds_the_pattern_of_the_unwritten(module):
     memory = aligned(1024)
     memory[:] = unwritten = 0x7FF57FF5
     launch = {"memory": memory}
-    assert findings_of(module, "load", **launch) == ([], None)  # nobody said what unwritten memory holds
+    assert findings_of(module, "load", **launch) == ([], None)  # unwritten contents are unspecified
     memory[:40] = 5
     arguments = np.array([memory.ctypes.data] * 3 + [2**64 - 1] + [0] * 4, np.uint64).tobytes()
     take_findings()
@@ -180,7 +180,7 @@ OVERREADS = {
 
 
 def beyond(name, memory):
-    word3 = 0x00020000 | (0x27004 if name == "buffer_load_format" else 0)  # one channel of 32 bits, as it is
+    word3 = 0x00020000 | (0x27004 if name == "buffer_load_format" else 0)  # one 32-bit channel, unconverted
     stride = 4 if name == "buffer_load_format" else 0
     records = 256 if stride else 1024
     return descriptor_of(memory, records, stride, base_offset=4 * (len(memory) - 16), word3=word3)
@@ -195,7 +195,7 @@ def test_tolerated_overreads_read_zero_and_are_found(module, name):
         run(module, name, **launch)
     take_findings()
     results = run(module, name, tolerate_overreads=1, **launch)
-    assert take_findings() == []  # nobody asked for a finding
+    assert take_findings() == []  # no finding was requested
     for row, right in zip(results, OVERREADS[name](memory[-16:]), strict=False):
         assert (row == right).all()
     findings, error = findings_of(module, name, checks="memcheck", tolerate_overreads=1, **launch)

@@ -205,7 +205,7 @@ def text_of(kind: str, other: int) -> str:
     if kind == "copy":
         slot = f"s_lshl_b32 s21, s20, 8\ns_xor_b32 m0, s21, {256 * other:#x}\ns_nop 0\n"
         return slot + "global_load_lds_dword v1, s[8:9]"
-    # Another value for every wave: equal writes are no race.
+    # A different value for every wave: equal writes are no race.
     write = f"v_add_u32_e32 v3, v0, v3\nds_write_b32 {address}, v3"
     return {"read": f"ds_read_b32 v32, {address}", "write": write}.get(kind, kind)
 
@@ -227,7 +227,7 @@ def test_drawn_programs_race_where_nothing_orders_them(target, seed):
     )
     expected = {name for name, program in PROGRAMS.items() if has_race(program)}
     memory = aligned(1024)
-    memory[:] = 977 * np.arange(1024) + 5  # no two copies bring the same
+    memory[:] = 977 * np.arange(1024) + 5  # no two copies write the same
     launch = {"memory": memory, "waves": WAVES, "wave_order_seed": seed}
     found = {name for name in PROGRAMS if findings_of(module, name, checks="racecheck", **launch)[0]}
     assert 20 < len(expected) < len(PROGRAMS) - 20
@@ -241,7 +241,7 @@ def test_the_missing_first_barrier_of_an_eight_wave_product_is_found():
     gemm.run(checks=ALL_CHECKS)
     assert [finding for finding in take_findings() if finding["checker"] != "notes"] == []
 
-    # The barrier behind the first wait that leaves copies in flight.
+    # The barrier after the first wait that leaves copies in flight.
     lines = listing(gemm.image, "gfx950")
     wait = next(i for i, line in enumerate(lines) if re.search(r"s_waitcnt vmcnt\([1-9]", line.text))
     barrier = next(line for line in lines[wait:] if line.mnemonic == "s_barrier")

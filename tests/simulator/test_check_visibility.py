@@ -69,7 +69,7 @@ MESSAGES = {
     ),
     "neither": (PLAIN_STORE + WAIT + FLAG, POLL + PLAIN_LOAD, NO_WRITE_BACK),
 }
-# Between waves of one workgroup, which share a compute unit unless the code is for tgsplit: what is wrong there only.
+# Between waves of one workgroup, which share a compute unit unless the code is for tgsplit: errors in the tgsplit case only.
 SYNC = WAIT + "__builtin_amdgcn_s_barrier();"
 WITHIN = {
     "right": (SYNC + asm("buffer_inv sc0"), None),
@@ -193,7 +193,7 @@ def test_a_message_between_workgroups(module, name, seed):
     out, findings = launch(module, name, wave_order_seed=seed)
     np.testing.assert_array_equal(out[:64], np.arange(63, -1, -1) + 7)
     expected = MESSAGES[name][2]
-    # Without any instruction for the caches nobody says that the flag is one.
+    # Without any cache instruction nothing marks the flag as a flag.
     also = {"workgroups_read_after_write"} if name == "neither" else set()
     assert kinds(findings) == ({expected} if expected else set()) | also
     for finding in (finding for finding in findings if finding["kind"] == expected):

@@ -66,7 +66,7 @@ KERNEL(scaled_8_wide, int8, float16, float16 x = MFMA(scale_f32_32x32x64_f8f6f4)
 KERNEL(scaled_mixed, int8, float4, float4 x = MFMA(scale_f32_16x16x128_f8f6f4)(a[0], a[1], o[0], 4, 0, 0, a[2][0], 0, a[2][1]); THEN; o[0] = x * 2;)
 KERNEL(deep_store, half8, float4, o[0] = MFMA(f32_16x16x32_f16)(a[0], a[1], o[0], 0, 0, 0);)
 """
-# LLVM reads the OP_SEL_HI of packed arithmetic as the bit that chooses the half to be written.
+# LLVM interprets the OP_SEL_HI of packed arithmetic as the bit that selects the half to be written.
 NOT_NEEDED = "v_pk_"
 
 

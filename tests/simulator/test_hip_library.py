@@ -338,7 +338,7 @@ def add_one_runs(hip, module):
 def test_a_compressed_bundle_is_loaded(hip, target, method, tmp_path):
     bundle = offload_bundle({target: compile_hip(SOURCE, target)})
     for version in (2, 3):
-        # HIP is not told where the image ends: other bytes follow.
+        # HIP does not know where the image ends: other bytes follow.
         assert add_one_runs(hip, hip.load(compressed_bundle(bundle, version, method) + b"\xff" * 64))
     (tmp_path / "first").write_bytes(compressed_bundle(bundle, 1, method))
     module = ctypes.c_void_p()
@@ -385,7 +385,7 @@ def test_names_and_handles_that_do_not_exist(hip, module):
 def test_functions_end_with_their_module(hip, target):
     module = hip.load(compile_hip(SOURCE, target))
     function = hip.function(module, "add_one")
-    # What others have launched would make room for this one.
+    # Otherwise programs kept from other launches would be evicted to make room for this one.
     _simulator.limit_kept_programs(_simulator.limit_kept_programs(0))
     before, data = _simulator.kept_program_bytes(), hip.malloc(256)
     hip.hipModuleLaunchKernel(function, *shape(), params(data, ctypes.c_uint(64)), None)

@@ -41,7 +41,7 @@ def test_two_exchanges(module, offsets, dwords, mask):
     suffix, enabled = ("b32", "b64")[dwords - 1], lanes_of(mask)
     for kernel, scale in ((f"two_{suffix}_{offsets[0]}", 1), (f"twost64_{suffix}_{offsets[0]}", 64)):
         memory, generator = image(), np.random.default_rng(4)
-        # Every lane has places of its own.
+        # Every lane has its own addresses.
         step = 8 * dwords
         address = (
             np.arange(64, dtype=np.uint32) * (16 if scale > 1 else step * 2) % (256 if scale > 1 else 4000)

@@ -301,7 +301,7 @@ def test_fast_bf16_is_the_hosts_dot_product(name, target, spread):
 
     def dot(x, y, z):
         value = host_dot(x, y, z)
-        return 0.0 if value == 0 else value  # the sign of an underflow is the host's business
+        return 0.0 if value == 0 else value  # the sign of an underflow depends on the host
 
     got = result_bits(name, out)
     got = np.where(got == 0x80000000, 0, got)
@@ -435,7 +435,7 @@ def test_destination_over_its_sources(name):
     shape, _, output = parse(name)
     rows, expected = integer_rows(name)
     count = shape.output_registers
-    for first in (C, A, B if B + count <= C else 14):  # 14: from before A to behind B
+    for first in (C, A, B if B + count <= C else 14):  # 14: from before A to past B
         text = instruction(name, d=span(first, count)) + "\ns_nop 15\n"
         text += "".join(f"v_mov_b32_e32 v{D + n}, v{first + n}\n" for n in range(count))
         out = run_text(text, rows)

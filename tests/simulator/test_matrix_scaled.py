@@ -270,7 +270,7 @@ def test_fast_scales_within_the_rounding_of_the_sum(shape, a_number, b_number, f
         for number in (a_number, b_number)
     )
     c = random.standard_normal((m, m)).astype(np.float32)
-    # As far from one as bf16 has exponents for, but the sums stay in the range of f32.
+    # As far from one as bf16's exponents allow, with sums that stay in the range of f32.
     scales = np.stack([random.integers(127 - 89, 127 + most, (64, 4), dtype=np.uint8) for most in (90, -20)])
     if far:
         scales[0, 5], scales[1, 7] = 255, 2

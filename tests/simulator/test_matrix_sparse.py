@@ -83,7 +83,7 @@ def test_products(target):
         a = generator.integers(-3, 4, (size, depth // 2))
         b = generator.integers(-3, 4, (depth, size))
         c = generator.integers(-9, 10, (size, size))
-        # Two different positions of four for every pair, in rising order; for each set of indexes its own.
+        # Two different positions out of four for every pair, in rising order; different ones for each set of indexes.
         sets = sets_of(kind, size, depth)
         pairs = np.array(list(itertools.combinations(range(4), 2)))
         positions = pairs[generator.integers(0, 6, (sets, size, depth // 4))].reshape(sets, size, depth // 2)

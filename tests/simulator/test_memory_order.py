@@ -34,7 +34,7 @@ ACQUIRES = {
     "fence_seq_cst": "while (!__hip_atomic_load(flag, __ATOMIC_RELAXED, {scope})); "
     '__builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "{fence}");',
 }
-# Waves of one workgroup, or workgroups: 64 lanes on each side. Before, the consumer's data is zero.
+# Waves of one workgroup, or workgroups: 64 lanes on each side. Initially, the consumer's data is zero.
 MESSAGE = """
 extern "C" __global__ void {name}(uint* data, uint* flag, uint* out) {{
     const uint side = {side}, lane = thread_id() & 63;
@@ -112,7 +112,7 @@ extern "C" __global__ void in_turn(uint* data, uint* flag, uint* out) {
 CHECKS = ALL_CHECKS - CHECKERS["notes"]
 T = np.arange(256, dtype=np.uint32)
 NEXT = (T + 64) & 255
-# out, and data afterwards where it is not said by out; data holds 500 + its number before.
+# out, and data afterwards where it differs from out; data holds 500 + its index before.
 AT_A_BARRIER = {
     "read_after_write": (NEXT + 7, T + 7),
     "write_after_read": (NEXT + 500, np.ones_like(T)),

@@ -22,7 +22,7 @@ def product(d, a, b, c):
     return f"v_mfma_f32_16x16x16_bf16 v[{d}:{d + 3}], v[{a}:{a + 1}], v[{b}:{b + 1}], v[{c}:{c + 3}]"
 
 
-# Inputs: A and B of three products in v16 to v27, sums in v64 to v75. Runs of the products, and why.
+# Inputs: A and B of three products in v16 to v27, accumulators in v64 to v75. The number of runs of products, and why.
 BODIES = {
     "passes_others": ([product(64, 16, 18, 64), "v_add_u32_e32 v80, v1, v1", "s_nop 7", "s_waitcnt lgkmcnt(0)",
                        product(68, 20, 22, 68), "s_add_u32 s20, s20, 1", product(72, 24, 26, 72)], 1),
@@ -70,7 +70,7 @@ def test_products_move_past_what_does_not_concern_them(target, name):
         np.testing.assert_array_equal(result, results[0])
 
 
-# What the tile unit needs for one rearranged operand to serve several products: the longer the better.
+# One rearranged operand serves several products of a run in the tile unit: longer runs are better.
 LEAST_MEAN = {
     ("gfx942", "gemm.nt_bf16_256x224x32"): 6,
     ("gfx942", "gemm.nt_bf16_256x256x64"): 16,

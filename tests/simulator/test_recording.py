@@ -6,7 +6,7 @@ from hipkittens import _simulator
 from tests.simulated_device import TARGETS
 from tests.simulator.memory_kernels import LOAD_ARGUMENTS, Body, aligned, load, run
 
-# Three turns around five turns. All lanes load the same dword; each stores one of its own. The LDS address is 64 bytes
+# Three iterations around five iterations. All lanes load the same dword; each stores its own. The LDS address is 64 bytes
 # times the lane, two banks of 32 or four of 64.
 BODY = Body(
     LOAD_ARGUMENTS
@@ -64,7 +64,7 @@ def test_a_record_agrees_with_the_report(launch, target):
 
 def test_bytes_are_counted_by_tensor_and_once_more_if_distinct(launch):
     regions = {name: sums for name, *sums in launch["regions"]}
-    # Eight lanes of each wave store 4 bytes of their own and 16 bytes of all.
+    # Eight lanes of each wave store 4 bytes of their own and 16 bytes common to all.
     assert regions["memory"] == [2 * 64 * 4, 2 * (8 * 4 + 8 * 16), 4, 2 * 8 * 4 + 16]
     assert regions["in"] == regions["out"] == [0, 0, 0, 0]
     assert sum(moved for *_, moved, _ in launch["instructions"]) == sum(regions["memory"][:2])

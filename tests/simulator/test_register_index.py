@@ -7,7 +7,7 @@ from tests.simulated_device import TARGETS, SimulatorError
 from tests.simulator.register_kernels import LEVELS, RegisterKernel, RegisterKernels
 
 ROWS = 8
-# Four turns of a loop, each with the index one higher: indexing is resolved while the kernel runs.
+# Four iterations of a loop, each with the index one higher: indexing is resolved while the kernel runs.
 LOOP = """
   s_mov_b32 s20, 0
 {name}_again:

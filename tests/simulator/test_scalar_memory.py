@@ -97,7 +97,7 @@ def test_loads(module, name):
     expected = OLD.copy()
     expected[:width] = memory[5 : 5 + width]
     np.testing.assert_array_equal(run(module, "load_" + name, memory=memory)[0][:16], expected)
-    for offset in (24, 26):  # the two low bits do not count
+    for offset in (24, 26):  # the two low bits are ignored
         expected[:width] = memory[16 - 1 + 6 :][:width]
         np.testing.assert_array_equal(
             run(module, "offset_" + name, memory=memory, offset=offset)[0][:16], expected

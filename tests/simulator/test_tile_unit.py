@@ -67,7 +67,7 @@ def test_products_agree_with_strict_arithmetic(name, size, k, target, integers):
         assert (amx != start).all()
 
 
-# The product leads a block, so that the step which counts the block stands in front of its own.
+# The product is first in its block, so that the step which counts the block precedes its own.
 LOOP = """
   s_mov_b32 s8, 3
 .Lproduct_loop:

@@ -52,7 +52,7 @@ class Byte:
         above = bisect.bisect_left(values, value)
         near = [code for code in (above - 1, above) if 0 <= code <= self.largest]
         code = min(near, key=lambda code: (abs(values[code] - value), code & 1))
-        # Beyond the largest value the next code would be next in line: halfway rounds to the even one of the two.
+        # Beyond the largest value, rounding is as if the next encoding were its successor: halfway rounds to the even one.
         step = self.value(self.largest) - self.value(self.largest - 1)
         limit = self.value(self.largest) + step / 2
         if value > limit or (value == limit and self.largest & 1):

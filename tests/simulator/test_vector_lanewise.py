@@ -59,7 +59,7 @@ def u(value: int, bits: int = 32) -> int:
     return value & ((1 << bits) - 1)
 
 
-# Of three dwords: what the instruction gives with clamp.
+# For three dwords: the instruction's result with clamp.
 SATURATING = {
     "v_mul_i32_i24": lambda a, b, c: limit(i(a, 24) * i(b, 24), 32, True),
     "v_mul_u32_u24": lambda a, b, c: limit(u(a, 24) * u(b, 24), 32, False),
@@ -84,13 +84,13 @@ SATURATING = {
     | limit(i(a >> 16, 16) * i(b >> 16, 16) + i(c >> 16, 16), 16, True) << 16,
     "v_pk_mad_u16": lambda a, b, c: limit(u(a, 16) * u(b, 16) + u(c, 16), 16, False)
     | limit((a >> 16) * (b >> 16) + (c >> 16), 16, False) << 16,
-    # Where nothing can overflow clamp changes nothing.
+    # Where nothing can overflow, clamp has no effect.
     "v_max3_i16": lambda a, b, c: max(i(a, 16), i(b, 16), i(c, 16)) & 0xFFFF,
     "v_alignbit_b32": lambda a, b, c: (a << 32 | b) >> (c & 31) & M32,
 }  # fmt: skip
 TWO_SOURCES = {"v_mul_i32_i24", "v_mul_u32_u24"}
 KEEPS_UPPER_HALF = {"v_max3_i16"}
-# Of the third source the accumulating forms make their destination.
+# The accumulating forms replace the third source by their destination.
 ACCUMULATING = {
     "v_dot2c_i32_i16": "v_dot2_i32_i16",
     "v_dot4c_i32_i8": "v_dot4_i32_i8",

@@ -81,7 +81,7 @@ def bodies(target):
         private_bytes=128,
     )
     table["scratch_outside"] = around("scratch_load_dword v32, v16, off", private_bytes=128)
-    # The apertures are 64-bit operands; v17 picks LDS (0), scratch (1) or memory (2) for each lane.
+    # The apertures are 64-bit operands; v17 selects LDS (0), scratch (1) or memory (2) for each lane.
     table["apertures"] = around(
         "s_mov_b64 s[20:21], src_shared_base\ns_mov_b64 s[22:23], src_private_base\n"
         "v_mov_b32_e32 v40, s20\nv_mov_b32_e32 v41, s21\nv_cmp_eq_u32_e32 vcc, 1, v17\n"

@@ -371,7 +371,8 @@ CONSTANTS = {
     "s38": None, "vcc_lo": 0x89ABCDEF, "exec_hi": 0xFFFFFFFF, "m0": 77,
 }  # fmt: skip
 HALF_CONSTANTS = {"1.0": 0x3C00, "-0.5": 0xB800, "3": 3, "-1": 0xFFFF, "0.15915494": 0x3118}
-# To packed math an integer is its 32 bits, and a float to integers the pattern of float32: both halves are then chosen from these.
+# For packed math an integer is its 32 bits, and a float as an integer operand is float32's bit pattern: both halves are
+# then chosen from these.
 PACKED_CONSTANTS = {"-1": 0xFFFFFFFF, "7": 7, "-16": 0xFFFFFFF0, "1.0": 0x3F800000}
 WIDE_CONSTANTS = {"1.0": 0x3FF0000000000000, "-2.0": 0xC000000000000000, "5": 5, "-3": (1 << 64) - 3,
                   "0.15915494309189532": 0x3FC45F306DC9C882, "s[38:39]": 0x4008_0000_0000_0001}  # fmt: skip

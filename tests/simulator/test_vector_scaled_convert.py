@@ -50,13 +50,13 @@ def encode(
     )
     value = number(wide, bits)
     if exponent is None or value != value:
-        # A NaN that a scale makes has no sign to keep.
+        # A NaN that comes from a scale has no sign to keep.
         sign = sign if exponent is not None else 0
         return sign | byte.largest if not has_nan else 0x80 if byte.is_fnuz else sign | 0x7F
     if isinstance(value, float):
         return beyond
     magnitude = abs(value) / Fraction(2) ** exponent
-    # Places of the format: the denormal step, or the last bit of the significand.
+    # Spacing of the format: the denormal step, or the last bit of the significand.
     power = 1 - byte.bias
     while magnitude >= Fraction(2) ** (power + 1):
         power += 1
@@ -327,14 +327,14 @@ def test_values_and_places(kernels, name):
             if value == NAN:
                 assert WIDE[row["wide"]].is_nan(field), (lane, i)
             elif value & 0x7F == 0x7F and bits == 8 and scale_exponent(int(given[33, lane])) is None:
-                assert field & 0x7F == 0x7F  # a NaN; whose sign it has is open
+                assert field & 0x7F == 0x7F  # a NaN; its sign is unspecified
             else:
                 assert field == value, (lane, i, hex(field), hex(value), hex(int(given[33, lane])))
         mask = ((1 << (bits * len(values))) - 1) << shift
         assert result & ~mask == untouched & ~mask, lane
     for level in LEVELS[:-1]:
         other = kernels.run(name, given, host_level=level)
-        # The signs of NaNs that a scale of NaN makes may differ.
+        # The signs of NaNs that come from a scale of NaN may differ.
         defined = [scale_exponent(int(bits)) is not None for bits in given[33]]
         np.testing.assert_array_equal(other[:, defined], got[:, defined])
 

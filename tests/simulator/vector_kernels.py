@@ -21,7 +21,7 @@ ALL = (1 << 64) - 1
 SPARSE = 0x00FF_F0F0_1234_8001
 HOST_LEVELS = [
     name
-    for name in ("portable", "avx2", "avx512")  # vector instructions do not differ above
+    for name in ("portable", "avx2", "avx512")  # vector instructions do not differ on higher levels
     if LEVEL_NUMBERS[name] <= library().hipkittens_best_host_level()
 ]
 IN_ROWS, OUT_ROWS = 8, 12

@@ -8,7 +8,7 @@ from tests.tiles.tile_kernels import ROOT, TILES, from_type, run, to_type
 
 ROWS, COLS = 32, 32
 TYPES = ["float", "bf16", "half"]
-# One rounding of the result, and for what the hardware approximates 2 ulp of f32 before it.
+# One rounding of the result, and before it 2 ulp of f32 for what the hardware approximates.
 ROUNDING = {"float": 0.0, "bf16": 2.0**-8, "half": 2.0**-11}
 APPROXIMATE = 2.0**-21
 
@@ -85,7 +85,7 @@ def test_binary(target, dtype, tile):
         return from_type(to_type(values, dtype), dtype)
 
     same(next(results), x + rounded(rounded(rows - np.float32(scalar)) + rows)[:, None], dtype)
-    # The hardware's exp2 may round otherwise, before two more roundings.
+    # The hardware's exp2 may round differently, before two more roundings.
     factors = np.exp2(cols.astype(np.float64)) + cols
     np.testing.assert_allclose(
         next(results), x * factors[None, :], rtol=0, atol=(8 * ROUNDING[dtype] + APPROXIMATE) * 4 * 20

@@ -103,7 +103,7 @@ def test_tiles_through_lds(target, dtype, access, shape, fill, rows, cols):
     tile = np.zeros((64, 64), np.float32)
     tile[:rows, :cols] = values
     if access == "transposed":
-        # Chunks of columns that are cut bring along what lies behind them; rows of the tile beyond are not looked at.
+        # Partial chunks of columns include what follows them in memory; rows of the tile beyond are not checked.
         tile = tile.T
         kept = slice(0, cols)
     else:

@@ -39,7 +39,7 @@ def test_rows_of_a_matrix(target, name, rows, stride, first):
 def test_rows_of_a_list(target, listed):
     values = numbers(300, 136)
     index = np.random.default_rng(listed).permutation(64).astype(np.int32)[:listed] + 201  # in any order
-    index[3] = index[5]  # a row may stand more than once
+    index[3] = index[5]  # a row may occur more than once
     lowest = int(index.min())
     expected = np.zeros((2, 64, 64), np.float16)
     for tile in range(2):

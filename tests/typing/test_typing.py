@@ -17,7 +17,7 @@ CLIENT = Path(__file__).with_name("client.py")
 
 
 def mypy(*arguments, tool="mypy"):
-    # Only the client is judged, and what it sees of us: not the bodies of torch or of the package.
+    # Only the client is checked, and what it sees of us: not the bodies of torch or of the package.
     return subprocess.run([sys.executable, "-m", tool, *arguments], cwd=ROOT, capture_output=True, text=True)
 
 

@@ -156,7 +156,7 @@ def launch_batch(
         dq = output((batch, heads, rows, 192 if kind.size == 192 else 128), kind.dtype, zero=True)
     else:
         dq = output((batch, queries, heads, size), kind.dtype, zero=True)
-    # The sliding-window kernels read lse and the sums past their last row and multiply what comes of it by zero: where NaN
+    # The sliding-window kernels read lse and the sums past their last row and multiply the result by zero: if NaN
     # follows in memory, dK and dV are NaN. A tolerated over-read is 0.
     arguments = {
         "dQ": dq, "dK": dk, "dV": dv, "Q": q, "K": k, "V": v, "dO": d_out, "Lse": lse, "D": sums,

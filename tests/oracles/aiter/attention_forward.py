@@ -116,7 +116,7 @@ def run_group(name: str, lengths: Sequence[tuple[int, int]], heads: int, kv_head
     }  # fmt: skip
     tiles = -(-longest_q // tile)
     tiles = -(-tiles // 2) if causal else tiles
-    # The files of gfx942 that name no rounding are an older revision, with the grid of a batch.
+    # The files of gfx942 that name no rounding are an older revision, with a batch's grid.
     older = name.startswith("gfx942") and "_rt" not in name
     run = kernel(name).launch(
         (tiles, heads, len(lengths)) if older else (heads, len(lengths), tiles), arguments

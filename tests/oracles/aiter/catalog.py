@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from tests.oracles.aiter import attention_backward, attention_forward, decode, experts, gemm, rows, wheel
 from tests.oracles.aiter.launch import Run
 
-# One rounding to bf16 or f16 of normal values; sums of products that each were rounded once more stay below twice that.
+# One rounding to bf16 or f16 of normal values; sums of products that were each rounded once more stay below twice that.
 BF16, F16, F32 = 2.5e-3, 4e-4, 2e-7
 
 
-# What other objects than experts do that nobody can have asked for; tests/oracles/test_aiter_doubtful.py proves it.
+# Deviations of objects other than experts that nobody can have intended; tests/oracles/test_aiter_doubtful.py proves them.
 DEVIATIONS = {
     "gfx942/layer_norm_qnt.co": "leaves an eighth of a row out of its maximum",
     "gfx942/mla/mla_a8w8_qh16_qseqlen2_gqaratio16.co": "overwrites 96 elements of a query in LDS",
@@ -276,8 +276,8 @@ def expert_cases() -> Iterator[Case]:
     def one(name: str):
         def run() -> Outcome:
             kind = experts.variant(name)
-            # One rounding of every part of the sum, and intermediate values that f32 puts on the other side of a tie;
-            # int8 activations quantised by the kernel itself cut digits off twice.
+            # One rounding of every part of the sum, and intermediate values that f32 rounds to the other side of a tie;
+            # int8 activations quantized by the kernel itself are truncated twice.
             bar = (
                 3.5e-3 if kind.weights == "none" else 8e-3 if kind.smooth and kind.weights == "int8" else 6e-3
             )
@@ -326,7 +326,7 @@ def family(name: str) -> str:
 
 def also_run(name: str) -> bool:
     """Whether an object without cases of its own runs after others."""
-    return "dq_shuffle" in name  # every a16 file of gfx950 leaves its dQ to one of them
+    return "dq_shuffle" in name  # every a16 file of gfx950 needs one of them to finish its dQ
 
 
 def cases() -> list[Case]:

@@ -267,7 +267,7 @@ def latent(
         return Result(run, error, partial.tensor, expected, 0.0, partial.tensor, lse.tensor)
     out, lse_error = torch.empty_like(expected), 0.0
     for row in range(rows):
-        # What stage 2 does: weights from the logarithms; splits beyond the keys are not written.
+        # As stage 2 does: weights from the logarithms; splits beyond the keys are not written.
         valid = min(splits, -(-lengths[row // tokens] // (64 if heads == 16 and tokens == 1 else 16)))
         logarithms = lse.tensor[row, :valid, :, 0].double()
         weights = logarithms.softmax(0)

@@ -31,5 +31,5 @@ def module(name: str) -> types.ModuleType:
     try:
         return importlib.import_module(f"aiter.ops.triton.{name}")
     finally:
-        for package in added:  # others look whether AITER can be imported
+        for package in added:  # others check whether AITER can be imported
             del sys.modules[package]

@@ -95,7 +95,7 @@ def test_private_segments_lie_where_the_hardware_puts_them():
     report = Kernel(body, "MI355X", private_bytes=64).time(workgroups=2, waves=2, full=True)
     assert report["caches"]["l2_writes"] == 2 * 2 * 8
     assert report["caches"]["vector_l1_lines"] == 2 * 2 * 4
-    assert report["caches"]["l2_hit_rate"] > 0.5  # the lines that were written; instructions are not there
+    assert report["caches"]["l2_hit_rate"] > 0.5  # the lines written; no instruction lines
 
 
 VSKIP = """
@@ -175,7 +175,8 @@ def test_addresses_are_computed_also_without_values():
     np.testing.assert_array_equal(memory, before)
     assert sliced["instructions"] == full["instructions"]
     assert sliced["caches"] == full["caches"]
-    # Lanes 0-7 in lines of their own, 8-63 in two, of which lane 0 has one; what is loaded from there points into two.
+    # Lanes 0-7 each in its own line, 8-63 in two lines, one of which lane 0 shares; the values loaded from there point into
+    # two lines.
     assert full["caches"]["vector_l1_lines"] == 8 + 2 - 1 + 2
 
 

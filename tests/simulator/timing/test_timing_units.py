@@ -34,7 +34,7 @@ def test_transcendentals_take_quarter_or_half_rate(device):
 
 ACCUMULATORS = {"vgprs": 192, "accum_offset": 128}
 MATRIX = {
-    # (device, instruction): clocks, dense FLOP a clock and CU (AMD's data sheets)
+    # (device, instruction): clocks, dense FLOP per clock and CU (AMD's data sheets)
     ("MI300X", "v_mfma_f32_16x16x16_bf16"): (16, 2048),
     ("MI300X", "v_mfma_f32_32x32x8_f16"): (32, 2048),
     ("MI300X", "v_mfma_f32_32x32x16_fp8_fp8"): (32, 4096),
@@ -122,7 +122,7 @@ def test_a_barrier_costs_its_waves_as_published(device):
 
 
 LDS = {
-    # (device, instruction): bytes a clock of four SIMDs that do nothing else (CDNA3 and CDNA4: 128 and 256 reading;
+    # (device, instruction): bytes per clock of four SIMDs that do nothing else (CDNA3 and CDNA4: 128 and 256 for reads;
     # rocprofiler-compute: 64 x 16 bytes take 20 clk to write, 64 x 4 bytes 8 clk, on each of two ports)
     ("MI300X", "ds_read_b128 v[4:7], v1"): 128,
     ("MI300X", "ds_read_b64 v[4:5], v1"): 128,
@@ -184,7 +184,7 @@ again:
         kernel.time(ring, number, clock_mhz=clock, **launch)["execution_cycles"]
         for number in (steps, 2 * steps)
     ]
-    # s_sub, s_cmp and a branch that is taken; s_waitcnt issues when the load is there
+    # s_sub, s_cmp and a branch that is taken; s_waitcnt issues when the load has arrived
     return (times[1] - times[0]) / steps - (4 + 4 + 24) - 4
 
 
@@ -194,7 +194,7 @@ def test_a_pointer_chase_has_the_latency_of_its_level(device):
     per_ns = known["latency_clock"] / 1000
     assert chase(device, 128, 64, 256) == pytest.approx(known["vector_cache_hit"], abs=8)
     assert chase(device, 128, 4096, 4096) == pytest.approx(known["l2_hit"], rel=0.05)
-    # Lines that are read once each: HBM without, the MALL with what was there before.
+    # Lines that are read once each: from HBM, or from the MALL if they were there before.
     assert chase(device, 4096, 4096, 1024) == pytest.approx(known["hbm_latency"] * per_ns, rel=0.05)
     warm = chase(device, 4096, 4096, 1024, mall_starts_warm=1)
     assert warm == pytest.approx(known["mall_latency"] * per_ns, rel=0.05)
