@@ -48,7 +48,7 @@ def test_beside_float64(target, dtype, tokens, heads, size):
 
 @BOTH
 def test_rows_without_keys(target):
-    """With any contents; flash-attn marks them by +inf."""
+    """Their contents are ignored; flash-attn marks them by an LSE of +inf."""
     a, lse_a, b, lse_b = parts(6, 2, 16, torch.bfloat16)
     a[0], a[2], b[1], b[2] = NAN, INF, NAN, NAN
     lse_a[:, 0], lse_a[:, 2], lse_b[:, 1], lse_b[:, 2] = -INF, INF, INF, -INF

@@ -123,7 +123,8 @@ def starts(lengths):
 
 
 def attended_packed(q, k_pages, v_pages, table, lengths):
-    """q (B, tokens, H, D) by flash_attn_varlen_func, with keys in the pages of each sequence after so many others."""
+    """Attention of q (B, tokens, H, D) by flash_attn_varlen_func; in each sequence's pages its keys follow as many others as `lengths`
+    states."""
     new = q.shape[1]
     ends = starts([length + new for length in lengths])
     packed = flash_attn.flash_attn_varlen_func(

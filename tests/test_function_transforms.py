@@ -69,7 +69,7 @@ every_call = pytest.mark.parametrize("call", CALLS)
 
 @pytest.fixture(autouse=True)
 def gradients_are_recomputed(monkeypatch):
-    """linear_cross_entropy recomputes gradients outside of the transforms, too, since what it otherwise keeps is rounded once more."""
+    """Make linear_cross_entropy recompute gradients outside of the transforms, too: those that it keeps are rounded once less."""
     monkeypatch.setattr("hipkittens.loss._SMALL_BYTES", 0)
 
 

@@ -17,7 +17,7 @@ spec.loader.exec_module(tool)
 
 
 def inputs(target, folder):
-    """The committed corpus unpacked into `folder`, and the regression files beside it."""
+    """The committed corpus unpacked into `folder`, and the regression files next to it."""
     tool.unpack(tool.corpus_archive(target), folder)
     corpus = list(folder.iterdir())
     regressions = sorted((ROOT / "fuzz" / "regressions" / target).iterdir())

@@ -127,7 +127,7 @@ def test_waits_of_a_kernel_that_reads_what_it_writes(target):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_constants_that_change_nothing_in_any_register(target):
-    """A sequence is padded with zeros after its last chunk, wherever it is read."""
+    """Positions past a sequence's last chunk read as zeros, at any address."""
     shipped = mutation.subject(target, "delta_rule_scan_f16_64_16_columns")
     _, constants = mutants(shipped, "offset", "swizzle")
     same = {True: 0, False: 0}

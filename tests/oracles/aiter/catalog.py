@@ -133,7 +133,7 @@ def backward_cases() -> Iterator[Case]:
     )  # fmt: skip
     for name in _names("/fmha_v3_bwd/"):
         if "dq_shuffle" in name:
-            continue  # runs behind every a16 file of gfx950
+            continue  # runs after every a16 file of gfx950
         yield Case("fmha_v3_bwd", name, "", action(name), name in sampled)
         if "ddv" in name or "_pddv" in name:
             size = 160 if "hd192" in name else 96
