@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Compiles one variant of one kernel for one target into a code object, and says what it cost.
+"""Compiles one variant of one kernel for one target into a code object, and reports its cost.
 
-Beside FILE.co it leaves FILE.s (the listing), FILE.json (what the pack's index says of it)
-and the depfile. Nothing in any of them depends on where or when it was built.
+Next to FILE.co it writes FILE.s (the listing), FILE.json (the variant's entry for the pack's index)
+and the depfile. None of their contents depends on where or when they were built.
 
-Without a variant it precompiles the operation's headers, which --headers gives to each of its variants: a third of the
-work of a small kernel is to read them. The code object has the same bytes with them and without.
+Without a variant it precompiles the operation's headers, which --headers passes to each of its variants: reading them is a
+third of the work of compiling a small kernel. The code object has the same bytes with and without them.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ device_compiler = package_module("_device_compiler")
 FLAGS, DeviceCompiler = device_compiler.FLAGS, device_compiler.DeviceCompiler
 ROOT = kernel_variants.ROOT
 KERNELS = ROOT / "csrc" / "kernels"
-# The first scalars of a kernel come in scalar registers with the wave, so that no load has to fetch them (LLVM AMDGPUUsage,
-# preloaded kernel arguments); all that fit beside the segment's address. Structs are never preloaded.
+# The first scalar arguments of a kernel are preloaded into scalar registers when a wave starts, so that no load has to fetch them
+# (LLVM AMDGPUUsage, preloaded kernel arguments): as many as fit next to the segment's address. Structs are never preloaded.
 PRELOAD = ["-mllvm", "-amdgpu-kernarg-preload-count=14"]
 
 
 def as_frontend(*words: str) -> list[str]:
-    """Past the driver, which writes no dependencies when it compiles for the device only."""
+    """Arguments for the compiler frontend: the driver writes no dependencies when it compiles for the device only."""
     return [part for word in words for part in ("-Xclang", word)]
 
 
 def options_of(operation: str) -> list[str]:
-    """What headers and kernels of an operation are compiled with, beside FLAGS; both have to be compiled with the same."""
-    # -ffile-prefix-map and the relative source keep the place of the checkout out of the object.
+    """The options, besides FLAGS, with which headers and kernels of an operation are compiled; they must be the same for both."""
+    # -ffile-prefix-map and the relative source keep the checkout's path out of the object.
     return [f"-ffile-prefix-map={ROOT}=.", "-fdebug-compilation-dir=.", f"-I{KERNELS / operation}", *PRELOAD]
 
 
 def sources_in(rule: Path) -> list[Path]:
-    """Removes a depfile of clang's and returns what it lists, which is absolute since the source is."""
+    """Removes a depfile written by clang and returns the files it lists; they are absolute because the source path is."""
     words = rule.read_text().replace("\\\n", " ").split()
     rule.unlink()
     return sorted({Path(word) for word in words[1:]})
 
 
 def precompile_headers(compiler: DeviceCompiler, target: str, operation: str, output: Path) -> list[Path]:
-    """Leaves output, a precompiled csrc/kernels/OPERATION/kernels.h. Returns the sources it was made from."""
+    """Writes a precompiled csrc/kernels/OPERATION/kernels.h to output. Returns the sources it was made from."""
     output.parent.mkdir(parents=True, exist_ok=True)
     rule = output.with_suffix(".d.raw")
     warnings = compiler.front_end(
@@ -69,7 +69,7 @@ def compile_kernel(
     output: Path,
     headers: Path | None = None,
 ) -> list[Path]:
-    """Leaves output (.co) and the listing (.s); headers: what precompile_headers left, if it did. Returns the sources."""
+    """Writes output (.co) and the listing (.s). headers: the output of precompile_headers, if there is one. Returns the sources."""
     defines = {"OPERATION": operation, "KIND": row["kind"], "ROW": row["name"]}
     output.parent.mkdir(parents=True, exist_ok=True)
     rule = output.with_suffix(".d.raw")

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Reads what `pip install --verbose` prints and shows how far the build is: what is compiled, n of m, the time left.
+"""Reads the output of `pip install --verbose` and shows the build's progress: the current step, n of m, and the time left.
 
     python -m pip install --verbose . 2>&1 | python tools/build_progress.py --log build/last.log
 
-The log gets every line. What failed is shown from there, since pip's own exit code is the pipe's.
+The log receives every line. Failures are only shown; the exit code is always 0, so that a pipe with pipefail has pip's.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ STEP = re.compile(r"^\s*\[(\d+)/(\d+)\] (.*)")
 KERNEL = re.compile(r"--target (\S+) --operation (\S+)(?: --variant (\S+))?")
 SOURCE = re.compile(r" -c \S*?csrc/(\S+)")
 FAILURE = re.compile(r"^\s*(FAILED:|ninja: build stopped|ERROR:|error:)|\berror:|^\s*CMake Error")
-SHOWN_LINES = 40  # before the first failure, and after
-QUIET_STEPS = 20  # where nothing can be drawn: a line so many times
+SHOWN_LINES = 40  # lines before the first failure, and after
+QUIET_STEPS = 20  # without a terminal to draw on: one line per this many steps
 
 
 def what_is_compiled(command: str) -> str:
-    """A few words for a command of ninja's."""
+    """A short description of a ninja command."""
     if kernel := KERNEL.search(command):
         target, operation, variant = kernel.groups()
         return f"{operation}.{variant} for {target}" if variant else f"headers of {operation} for {target}"
@@ -74,7 +74,7 @@ def follow(lines: Iterable[str], log: TextIO, console: Console) -> list[str]:
 
 
 def failure(lines: list[str]) -> list[str]:
-    """What is around the first line that says that something failed."""
+    """The lines around the first one that reports a failure."""
     for number, line in enumerate(lines):
         if FAILURE.search(line):
             return lines[max(0, number - 5) : number + SHOWN_LINES]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Prints what pyproject.toml requires for building, one requirement per line."""
+"""Prints the build requirements of pyproject.toml, one per line."""
 
 import re
 from pathlib import Path

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes csrc/kernels/demo_kernels.txt: the kernels that `hipkittens demo` launches, as tools/kernel_variants.py prints rows.
+"""Writes csrc/kernels/demo_kernels.txt: the kernels that `hipkittens demo` launches, in the format of tools/kernel_variants.py.
 
-./run demo compiles these first, so that the table is there long before the other kernels are. tests/test_cli.py compares.
+./run demo compiles these first, so that its table can be shown long before the other kernels are built. tests/test_cli.py checks
+that the file is up to date.
 """
 
 from __future__ import annotations

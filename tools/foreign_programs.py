@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Runs the tests of other people's programs, client by client, keeps what came out, and writes docs/foreign_programs.md from that.
+"""Runs the tests of third-party programs, client by client, stores the results, and writes docs/foreign_programs.md from them.
 
     python tools/foreign_programs.py [CLIENT ...]        # as ./run test --slow has installed them; default: all of them
     python tools/foreign_programs.py --page              # runs nothing
 
-A client that is not run keeps its results, tests/oracles/foreign_programs.json. Exit code 1 when a case was wrong.
+The results of clients that are not run are kept (tests/oracles/foreign_programs.json). Exit code 1 when a case was wrong.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ such as the behavior without a GPU, or with one of each.
 
 @dataclass(frozen=True)
 class Client:
-    """Where its tests are, as FILE or FILE::BEGINNING_OF_A_NAME below tests/oracles, and the distributions that it is made of."""
+    """The location of a client's tests, as FILE or FILE::BEGINNING_OF_A_NAME below tests/oracles, and its distributions."""
 
     name: str
     tests: tuple[str, ...]
     distributions: tuple[str, ...]
-    folder: str | None = None  # below the environment, where ./run installs what cannot be beside the rest
-    in_place: bool = False  # what is in the folder is imported in place of what is installed
+    folder: str | None = None  # below the environment; for what cannot be installed with the rest
+    in_place: bool = False  # packages in the folder take precedence over the installed ones
 
 
 TRITON = ("test_triton.py", "test_triton_benchmark.py")
@@ -96,7 +96,7 @@ RIGHT, WRONG, SKIPPED, THEIRS = "right", "wrong", "skipped", "the client's: "
 
 
 def versions(client: Client) -> dict[str, str]:
-    """Of what is installed; "not installed" without it."""
+    """The versions of the installed distributions, or "not installed"."""
     path = [str(Path(sys.prefix) / client.folder)] if client.folder else sys.path
     found = {
         each.metadata["Name"].lower().replace("_", "-"): each.version
@@ -112,7 +112,7 @@ def result(case: slow_tests.Case) -> str:
 
 
 def run(client: Client) -> dict:
-    """Every test of it, those that are not slow too."""
+    """Runs all tests of the client, including those that are not slow."""
     found = {}
     packages = Path(sys.prefix) / client.folder if client.folder and client.in_place else None
     for place in client.tests:
@@ -136,7 +136,7 @@ def counts(outcomes: Sequence[str]) -> str:
 
 
 def some(cases: Sequence[str]) -> str:
-    """Names of cases in a cell, the first ones of many: the results have all of them."""
+    """Names of cases for a table cell; only the first ones if there are many. The results contain all of them."""
     shown = cases if len(cases) <= MOST_SHOWN else cases[: MOST_SHOWN - 1]
     others = [f"and {len(cases) - len(shown)} others"] if len(shown) < len(cases) else []
     return "<br>".join([*(f"`{case}`" for case in shown), *others])
@@ -187,7 +187,7 @@ def read() -> dict[str, dict]:
 
 
 def in_order(results: Mapping[str, dict]) -> dict[str, dict]:
-    """In that of CLIENTS; those that were never run have no entry."""
+    """The results in the order of CLIENTS; clients that were never run have no entry."""
     return {client.name: results[client.name] for client in CLIENTS if client.name in results}
 
 

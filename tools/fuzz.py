@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Builds and runs one fuzz target with libFuzzer, from the committed corpus, and writes down what it did.
+"""Builds and runs one fuzz target with libFuzzer, starting from the committed corpus, and records the run.
 
     python tools/fuzz.py simulated_launch --seconds 900     # fuzz; a crash is kept, and ends the run
-    python tools/fuzz.py simulated_launch --minimise        # the committed corpus anew, from all that was found
+    python tools/fuzz.py simulated_launch --minimise        # rebuild the committed corpus from everything that was found
     python tools/fuzz.py --table                            # fuzz/README.md's table from fuzz/runs.json
     python tools/fuzz.py simulated_launch --portable DIR    # what fuzz/elsewhere.sh needs on a machine without a compiler
-    python tools/fuzz.py simulated_launch --from OUT        # takes in what was found and counted there
+    python tools/fuzz.py simulated_launch --from OUT        # import the inputs and counts of a run of fuzz/elsewhere.sh
 
-What was found, and crashes, stay in build-fuzz/. fuzz/README.md has the rest.
+Inputs that were found, and crashes, stay in build-fuzz/. See fuzz/README.md for the rest.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ TARGETS = {
     "pack_reader": (4096, ()),  # Python: atheris counts
 }
 OPTIONS = {
-    # A size that a damaged file asks for is refused by the allocator as on a full machine, and must become an error.
+    # A size that a damaged file requests is refused by the allocator, as when memory is exhausted, and must become an error.
     "ASAN_OPTIONS": "allocator_may_return_null=1:detect_leaks=1:max_allocation_size_mb=4096",
-    "UBSAN_OPTIONS": "print_stacktrace=1:abort_on_error=1",  # so that libFuzzer sees it, and keeps the input
+    "UBSAN_OPTIONS": "print_stacktrace=1:abort_on_error=1",  # so that libFuzzer detects it, and keeps the input
 }
 
 
 def build(folder: Path, target: str) -> list[str]:
-    """The words that start the target."""
+    """Builds the target and returns the command that starts it."""
     if target == "pack_reader":
         return [sys.executable, str(FUZZ / "pack_reader.py")]
     launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
@@ -72,9 +72,9 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def pack(folder: Path, archive: Path) -> int:
-    """All files of `folder`, in an archive that depends on nothing else; returns how many."""
+    """Packs all files of `folder` into an archive that depends on nothing else; returns how many."""
     archive.parent.mkdir(exist_ok=True)
-    # By size, then name: inputs that came from one another lie near each other.
+    # By size, then name: inputs derived from one another are then close together.
     paths = sorted(folder.iterdir(), key=lambda path: (path.stat().st_size, path.name))
     with tarfile.open(archive, "w:xz", preset=9) as out:
         for path in paths:
@@ -85,11 +85,11 @@ def pack(folder: Path, archive: Path) -> int:
 
 
 def basic_blocks(program: Path, sources: tuple[str, ...]) -> dict[int, str]:
-    """Where each instrumented block of a program or library reports itself: the file of `sources` it is from."""
+    """The address at which each instrumented block of a program or library reports itself, with the file of `sources` it is from."""
     text = subprocess.run(
         ["objdump", "-d", "--no-show-raw-insn", program], capture_output=True, text=True, check=True
     )
-    # The report's return address: the instruction behind the call.
+    # The address in the report is the return address: the instruction after the call.
     calls = re.findall(r"call .*<__sanitizer_cov_trace_pc(?:@plt)?>\n\s*([0-9a-f]+):", text.stdout)
     lines = subprocess.run(
         ["addr2line", "-a", "-i", "-e", program],
@@ -109,7 +109,7 @@ def basic_blocks(program: Path, sources: tuple[str, ...]) -> dict[int, str]:
 
 
 def coverage(folder: Path, command: list[str], target: str, corpus: Path) -> dict[str, list[int]]:
-    """Blocks seen and blocks there are, by folder, when all of `corpus` runs."""
+    """Blocks reached when all of `corpus` runs, and the total number of blocks, by folder."""
     sources = TARGETS[target][1]
     if not sources:
         return {}
@@ -124,7 +124,7 @@ def coverage(folder: Path, command: list[str], target: str, corpus: Path) -> dic
         seen[module].add(int(address, 16))
     programs = [folder / target]
     if target == "simulated_launch":
-        # Its own copies of isa and code_object, for the mutations, do not count: the library's do.
+        # The target's own copies of isa and code_object, used for mutations, do not count: the library's do.
         programs = [folder / "hipkittens" / "lib" / "libhipkittens_simulator.so"]
     result: dict[str, list[int]] = {}
     for program in programs:
@@ -137,7 +137,7 @@ def coverage(folder: Path, command: list[str], target: str, corpus: Path) -> dic
 
 
 def processor_seconds() -> float:
-    """Of the programs started from here that have ended."""
+    """Processor time of the child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -167,7 +167,7 @@ def fuzz(folder: Path, target: str, seconds: int, extra: list[str]) -> int:
             print(line, end="", flush=True)
     process.wait()
     text = "".join(lines)
-    # A slow input is kept there too, and is no crash.
+    # Slow inputs are kept there too; they are not crashes.
     new = sorted(
         path.name
         for path in crashes.iterdir()
@@ -205,7 +205,7 @@ def write_down(target: str, run: dict, covered: dict, corpus: Path, crashes: lis
 
 
 def portable(folder: Path, target: str, into: Path) -> None:
-    """The target, its libraries down to the C library, its corpus, and fuzz/elsewhere.sh, which runs it."""
+    """Copies the target, its libraries including the C library, its corpus, and fuzz/elsewhere.sh, which runs it."""
     (program,) = build(folder, target)
     corpus = into / "corpus" / target
     corpus.mkdir(parents=True, exist_ok=True)
@@ -217,7 +217,7 @@ def portable(folder: Path, target: str, into: Path) -> None:
     libraries = re.findall(r"(/\S+) \(0x", listed.stdout)
     for source, there in [(program, into), *((library, into / "lib") for library in libraries)]:
         shutil.copy2(source, there)
-        if str(source).startswith(str(folder)):  # a crash is looked at here, with the lines of the source
+        if str(source).startswith(str(folder)):  # crashes are analyzed on this machine, with source lines
             subprocess.run(["strip", "--strip-debug", there / Path(source).name], check=True)
     unpack(corpus_archive(target), corpus)
     for known in (FUZZ / "regressions" / target).iterdir():
@@ -228,14 +228,14 @@ def portable(folder: Path, target: str, into: Path) -> None:
 
 
 def write_options(path: Path) -> None:
-    """What fuzz/elsewhere.sh reads: the options that fuzz() uses."""
+    """Writes the options that fuzz() uses, in a form that fuzz/elsewhere.sh reads."""
     lines = [f"longest_{name}={length}" for name, (length, _) in TARGETS.items()]
     lines += [f"export {name}={text}" for name, text in OPTIONS.items()]
     path.write_text("\n".join(lines) + "\n")
 
 
 def take_in(folder: Path, target: str, out: Path) -> int:
-    """Inputs, crashes and counts of fuzz/elsewhere.sh, as one run."""
+    """Imports the inputs, crashes and counts of fuzz/elsewhere.sh as one run."""
     command = build(folder, target)
     logs = [path.read_text(errors="replace") for path in sorted((out / "logs" / target).iterdir())]
     times = [re.findall(r"^processor seconds: (\S+) (\S+)$", log, re.M) for log in logs]

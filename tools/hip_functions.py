@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes the table of HIP's functions in docs/hip_programs.md, from what csrc/simulator exports.
+"""Writes the table of HIP functions in docs/hip_programs.md, from the functions that csrc/simulator exports.
 
-With --check it writes nothing, and fails when the committed table is another.
+With --check it writes nothing, and fails if the committed table is out of date.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FUNCTION = re.compile(r"HIPKITTENS_EXPORT\s+[\w\s*]+?[\s*](\w*hip[A-Z]\w+)\(")
 
 
 def functions() -> dict[str, list[str]]:
-    """What each source says it has, and the functions in it."""
+    """The functions in each source, by the description that the source gives of them."""
     found = {}
     for path in sorted((ROOT / "csrc" / "simulator").glob("hip_*.cpp")):
         text = path.read_text()
@@ -31,7 +31,7 @@ def functions() -> dict[str, list[str]]:
 
 
 def written() -> str:
-    """The page with its table as it should be."""
+    """The page with its table up to date."""
     rows = [[about, ", ".join(f"`{name}`" for name in names)] for about, names in functions().items()]
     return re.sub(
         f"(?<={re.escape(BEGIN)}\n).*?(?={re.escape(END)})",

@@ -6,10 +6,11 @@
     FOLDER/build/torch-stable-abi210-rocm71-x86_64-linux/  a build variant: __init__.py, metadata.json, hipkittens/
     ...
 
-One variant for each version of ROCm, since `kernels` wants it equal to torch's, and one for the CPU, whose tensors run in the
-simulator. They differ in their metadata and in torch.ops.<namespace>, which no two builds share: `kernels` may load several
-versions into one process, beside an installed hipkittens, too. A variant is whole: the modules that its layers and functions need,
-the kernels of both targets, and both libraries; of other packages it imports torch alone. The same checkout gives the same bytes.
+One variant for each version of ROCm, since `kernels` requires it to equal torch's, and one for the CPU, whose tensors run in the
+simulator. They differ in their metadata and in torch.ops.<namespace>, which is unique to each build: `kernels` may load several
+versions into one process, also next to an installed hipkittens. A variant is self-contained: the modules that its layers and
+functions need, the kernels of both targets, and both libraries; the only other package it imports is torch. The same checkout gives
+the same bytes.
 
 docs/hub_kernels.md says how to use it, and what has not been tried.
 """
@@ -34,13 +35,13 @@ PACKAGE = ROOT / "hipkittens"
 NAME = "hipkittens"
 OPERATORS = Path("lib") / "_ops.so"
 SIMULATOR = Path("lib") / "libhipkittens_simulator.so"
-# Of torch 2.10 and later, as kernel-builder lists them.
+# For torch 2.10 and later, as kernel-builder lists them.
 ROCM_VERSIONS = ("7.0", "7.1", "7.2")
-KERNELS = "0.17.2"  # the first version of `kernels` that this layout was loaded by
+KERNELS = "0.17.2"  # the first version of `kernels` that was used to load this layout
 NAMESPACE_BYTES = 64  # csrc/torch/registration.cpp
 
 ROOTS = ("", "fla", "flash_attn", "layers", "nn")
-# What these import when they are first asked for belongs to checks, tables and `hipkittens.patch`.
+# What these import lazily belongs to checks, tables and `hipkittens.patch`.
 LAZY_IMPORTS_STAY_OUT = ("operations", "patch", "_supported")
 
 ENTRY = '''# SPDX-License-Identifier: MIT
@@ -55,11 +56,11 @@ del patch, patched, unpatch  # theirs are other libraries' models, for which an 
 
 
 class HubError(Exception):
-    """Why there is no repository, and what to do."""
+    """Why the repository cannot be written, and what to do."""
 
 
 def _path(module: str) -> Path | None:
-    """The file of a module of the package by its dotted name below it; "" is the package itself."""
+    """The file of a module of the package, by its dotted name relative to the package; "" is the package itself."""
     folder = PACKAGE.joinpath(*module.split(".")) if module else PACKAGE
     if (folder / "__init__.py").exists():
         return folder / "__init__.py"
@@ -68,7 +69,7 @@ def _path(module: str) -> Path | None:
 
 
 def _imports(node: ast.AST, lazy: bool) -> Iterator[ast.Import | ast.ImportFrom]:
-    """The import statements of a syntax tree; those in functions only if lazy, those for type checkers never."""
+    """The import statements of a syntax tree; those in functions only if lazy, those under TYPE_CHECKING never."""
     for child in ast.iter_child_nodes(node):
         if (
             isinstance(child, ast.If)
@@ -84,7 +85,7 @@ def _imports(node: ast.AST, lazy: bool) -> Iterator[ast.Import | ast.ImportFrom]
 
 
 def _needed_by(module: str) -> set[str]:
-    """Modules of the package that one of them imports."""
+    """Modules of the package that the given module imports."""
     path = _path(module)
     assert path is not None, module
     folder = module.split(".") if module else []
@@ -92,7 +93,7 @@ def _needed_by(module: str) -> set[str]:
         folder = folder[:-1]
     lazy = module.split(".")[0] not in LAZY_IMPORTS_STAY_OUT
     text = path.read_text()
-    found = set(re.findall(r'f"\{__package__\}\.(\w+)"', text))  # what hipkittens/_after_import.py is told
+    found = set(re.findall(r'f"\{__package__\}\.(\w+)"', text))  # names passed to hipkittens/_after_import.py
     for statement in _imports(ast.parse(text), lazy):
         if isinstance(statement, ast.ImportFrom) and statement.level:
             base = ".".join([*folder[: len(folder) - statement.level + 1], *filter(None, [statement.module])])
@@ -102,7 +103,7 @@ def _needed_by(module: str) -> set[str]:
 
 
 def modules() -> list[Path]:
-    """Files of the package that a variant holds, relative to it: what layers and functions reach from ROOTS."""
+    """Files of the package that a variant contains, relative to it: everything that layers and functions reach from ROOTS."""
     every_operation = [f"operations.{path.stem}" for path in (PACKAGE / "operations").glob("[a-z]*.py")]
     found: set[str] = set()
     waiting = [*ROOTS, *every_operation]
@@ -115,7 +116,7 @@ def modules() -> list[Path]:
 
 
 def _constant(module: str, name: str) -> Any:
-    """The literal that a module of the package gives one of its names, read without importing it, and torch with it."""
+    """The literal that a module of the package assigns to a name, read without importing the module and, with it, torch."""
     for node in ast.parse((PACKAGE / f"{module}.py").read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
             return ast.literal_eval(node.value)
@@ -136,7 +137,7 @@ def variant_name(backend: str) -> str:
 
 
 def _renamed(library: bytes, namespace: str) -> bytes:
-    """The operators' library with another name for torch.ops in its hipkittens_torch_namespace."""
+    """The operators' library with another torch.ops namespace stored in its hipkittens_torch_namespace."""
     was, now = (name.encode().ljust(NAMESPACE_BYTES, b"\0") for name in (NAME, namespace))
     if len(now) != NAMESPACE_BYTES or library.count(was) != 1:
         raise HubError(f"{PACKAGE / OPERATORS}: its namespace is not found once; rebuild it with ./run build")
@@ -144,7 +145,7 @@ def _renamed(library: bytes, namespace: str) -> bytes:
 
 
 def _digest(variant: Path) -> dict[str, object]:
-    """What `kernels verify-signature` compares: the SHA-256 of every file but the metadata."""
+    """The digest that `kernels verify-signature` compares: the SHA-256 of every file but the metadata."""
     files = {
         path.relative_to(variant).as_posix(): base64.b64encode(
             hashlib.sha256(path.read_bytes()).digest()
@@ -214,7 +215,8 @@ They need glibc 2.34 and GCC 11's libstdc++, or later.
 def build(
     folder: Path, rocm: tuple[str, ...] = ROCM_VERSIONS, cpu: bool = True, version: int = 1
 ) -> list[str]:
-    """Writes the repository and returns its variants. HubError, and nothing written, for a folder in use or a package without libraries."""
+    """Writes the repository and returns its variants. Raises HubError, and writes nothing, if the folder is in use or the package has no
+    libraries."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise HubError(f"{folder}: it is there already and not empty; name a new folder")
     for number in rocm:

@@ -93,7 +93,7 @@ def document() -> str:
 
 
 def summary() -> str:
-    """Letters of the kinds of evidence, and those of every row."""
+    """The letters of the kinds of evidence, and those of every row."""
     kinds = dict(zip(LETTERS, KINDS.values(), strict=True))
     found = {
         name: "".join(letter for letter, kind in zip(LETTERS, KINDS, strict=True) if kind in kinds)

@@ -17,13 +17,13 @@ _KERNELS = kernel_variants.ROOT / "csrc" / "kernels"
 _RECORD = re.compile(r"\*\*\* Dumping AST Record Layout\n(.*?)\n\s*\| \[sizeof=(\d+)", re.S)
 # Offset, bits of a bit field, indentation (two per level), type, elements of an array, name.
 _FIELD = re.compile(r"\s*(\d+)(?::(\d+)-(\d+))? \|( +)(.*?)((?:\[\d+\])*) (\w+)$")
-# Offset, indentation and type of a base class that has fields.
+# Offset, indentation and type of a base class with fields.
 _BASE = re.compile(r"\s*(\d+) \|( +)(.*) \(base\)$")
 _BYTES = {"_Bool": 1, "char": 1, "short": 2, "int": 4, "float": 4, "long": 8, "double": 8}
 
 
 def _bytes_of(kind: str) -> int:
-    """Of a type that is no struct. Enumerations are int32_t wide."""
+    """Size in bytes of a type that is not a struct. Enumerations are int32_t wide."""
     if kind.endswith("*"):
         return 8
     if kind.startswith("enum "):
@@ -50,8 +50,8 @@ class _Records:
         return list(self._fields)
 
     def flat(self, record: str, prefix: str = "", at: int = 0) -> list[dict[str, int | str]]:
-        """Every field that is no struct, those of bases first: {"name", "offset", "size"}, inner names behind a dot, and elements of an array
-        likewise; of a bit field also "bit" and "bits"."""
+        """Every field that is not a struct, those of bases first: {"name", "offset", "size"}. Names of inner fields, and of array elements,
+        follow a dot; bit fields also have "bit" and "bits"."""
         result: list[dict[str, int | str]] = []
         for base in self._bases[record]:
             result += self.flat(base[3], prefix, at + int(base[1]))
@@ -76,7 +76,7 @@ class _Records:
 
 
 def arguments(compiler: DeviceCompiler, target: str, operation: str) -> dict[str, list[dict[str, int | str]]]:
-    """For each kind of rows the fields of what the host passes, in their order."""
+    """The fields of the host's arguments for each kind of rows, in order."""
     done = compiler.front_end(
         target, _KERNELS / "layouts.cpp", f"-DHIPKITTENS_OPERATION={operation}", f"-I{_KERNELS / operation}",
         "-fsyntax-only", "-Xclang", "-fdump-record-layouts-canonical",

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The rows of csrc/kernels/*/variants.def, read the way the build needs them.
+"""The rows of csrc/kernels/*/variants.def, parsed for the build.
 
-A row is `ROW(kind, name, targets, ...)`. The names of a kind's columns are in a comment of the same form before its rows: those
-of its configuration's fields (tools/kernel_layouts.py compares them). `targets` is `both`, `gfx942` or `gfx950`.
+A row is `ROW(kind, name, targets, ...)`. A comment of the same form before the rows of a kind names its columns, which are the
+fields of its configuration (tools/kernel_layouts.py compares them). `targets` is `both`, `gfx942` or `gfx950`.
 Run as a program, prints one line `target operation variant` per code object.
 """
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Writes the lists of operations in README.md and docs/api.md, between the comments that name this file.
 
-With --check it writes nothing, and fails when a committed list is another.
+With --check it writes nothing, and fails if a committed list is out of date.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def functions() -> list[Callable[..., object]]:
 
 
 def summary(function: Callable[..., object]) -> str:
-    """The first sentence of its docstring, or where that is long what comes before a semicolon or a colon."""
+    """The first sentence of the function's docstring; if that is long, the part before a semicolon or a colon."""
     paragraph = " ".join(inspect.getdoc(function).partition("\n\n")[0].split())
     sentence = re.split(r"(?<=[^.\s])\. (?=[A-Z`])", paragraph)[0]
     while len(sentence) > 160 and (shorter := re.match(r"(.*)[;:] ", sentence)):
@@ -48,7 +48,7 @@ LISTS = {ROOT / "README.md": readme, ROOT / "docs" / "api.md": api}
 
 
 def written(path: Path) -> str:
-    """The file with its list as it should be."""
+    """The file with its list up to date."""
     text, count = re.subn(
         f"(?<={re.escape(BEGIN)}\n).*?(?={re.escape(END)})",
         lambda _: f"\n{LISTS[path]()}\n",

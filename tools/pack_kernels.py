@@ -7,9 +7,9 @@
     32 bytes  sha256 of the index
     index     JSON: target, sha256 and length of the unpacked stream, one entry per code object, the fields of the argument
               struct of each kind of kernels
-    stream    xz of the objects end to end, in the order of the index
+    stream    xz of the concatenated objects, in the order of the index
 
-One stream and not one per object, because variants of a kernel are near copies of each other. The same objects give
+One stream for all objects, because variants of a kernel are near copies of each other. The same objects give
 the same bytes.
 """
 

@@ -15,6 +15,6 @@ def package_module(name: str) -> ModuleType:
     """hipkittens/NAME.py by itself, without importing hipkittens. It must use the standard library only."""
     spec = importlib.util.spec_from_file_location(name, PACKAGE / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look there
+    sys.modules[name] = module  # dataclasses look the module up there
     spec.loader.exec_module(module)
     return module

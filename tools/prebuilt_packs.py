@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Whether the packs in hipkittens/_kernels may stand in for a device compiler: they hold every variant, whole, and
-were made from the device sources that lie here. An sdist carries them. Exit code 1 and the reason if they may not.
+"""Checks whether the packs in hipkittens/_kernels can be used in place of a device compiler: they contain every variant, are
+intact, and were made from the device sources of this tree. An sdist contains them. Exit code 1 and the reason if they cannot be used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _pack = package_module("_pack")
 
 
 def source_digest(root: Path, names: list[str]) -> str:
-    """As tools/build_kernels.py writes it into the pack's index."""
+    """The digest that tools/build_kernels.py writes into the pack's index."""
     digest = hashlib.sha256()
     for name in names:
         digest.update(name.encode() + b"\0" + (root / name).read_bytes())
@@ -26,7 +26,7 @@ def source_digest(root: Path, names: list[str]) -> str:
 
 
 def why_not(root: Path = kernel_variants.ROOT) -> str | None:
-    """None if they may be used."""
+    """Why the packs cannot be used; None if they can."""
     wanted = {
         (target, f"{operation}.{row['name']}")
         for target, operation, row in kernel_variants.all_variants(root)

@@ -5,11 +5,11 @@
     python tools/sanitized_tests.py thread tests/simulator/test_concurrent_launches.py
 
 `address` is AddressSanitizer with UndefinedBehaviorSanitizer, `undefined` the latter alone, `thread` ThreadSanitizer.
-Everything behind the first word goes to pytest. The sanitized libraries, and a copy of the tree that imports them, are
-in build-sanitized/NAME; the checkout's own libraries stay as they are, and its kernel packs are used. The native probes
-that tests compile get the sanitizer too (tests/host_build.py).
+All further arguments are passed to pytest. The sanitized libraries, and a copy of the tree that imports them, are
+in build-sanitized/NAME; the checkout's own libraries are not changed, and its kernel packs are used. The native probes
+that tests compile are sanitized too (tests/host_build.py).
 
-A report fails the run, even if the test that caused it did not look.
+A sanitizer report fails the run, even if the test that caused it does not check for one.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ RUNTIMES = {
     "undefined": ("libubsan.so",),
     "thread": ("libtsan.so",),
 }
-# An exception thrown before libstdc++ is there ends AddressSanitizer, which looks for __cxa_throw when it starts.
+# AddressSanitizer looks for __cxa_throw when it starts; without libstdc++ loaded, the first exception ends it.
 ALSO_PRELOADED = ("libstdc++.so.6",)
-# No leak check here: the stack of a block that Python's own modules never free looks like one of ours, called by them. The
-# fuzz targets and their replay check for leaks, in programs that have nothing but our code.
+# Leaks are not checked here: the stack of a block that Python's own modules never free looks like that of one of ours, which they
+# call. The fuzz targets and their replay check for leaks, in programs that contain only our code.
 OPTIONS = {
     "address": {
         "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1:strict_string_checks=1:detect_stack_use_after_return=1",
@@ -40,8 +40,8 @@ OPTIONS = {
     "undefined": {"UBSAN_OPTIONS": "print_stacktrace=1"},
     "thread": {"TSAN_OPTIONS": "history_size=4"},
 }
-# The thread's own variables of a library that was opened with dlopen: when another thread takes over the stack of one that has
-# ended, glibc frees them, in an order kept by a lock of its own, which ThreadSanitizer does not see.
+# Thread-local variables of a library opened with dlopen: when another thread reuses the stack of one that has ended, glibc frees
+# them, ordered by an internal lock that ThreadSanitizer does not see.
 THREAD_SUPPRESSIONS = "race:_dl_deallocate_tls\n"
 
 
@@ -57,7 +57,7 @@ def compiler_file(name: str) -> str:
 
 
 def copy_tree(tree: Path) -> None:
-    """The files that git knows or would take, where the tests find the sanitized package beside them."""
+    """Copies the files that git tracks or does not ignore, where the tests find the sanitized package next to them."""
     names = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, check=True,
@@ -75,7 +75,7 @@ def copy_tree(tree: Path) -> None:
 
 def build(name: str, folder: Path, tree: Path, host_level: str) -> None:
     launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
-    # One host level and -O1: half an hour of compilation otherwise, for code that differs in instructions only.
+    # One host level and -O1: otherwise half an hour of compilation, for code that differs in instructions only.
     run("cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", *launcher, f"-DPython_EXECUTABLE={sys.executable}",
         "-DHIPKITTENS_KERNELS=OFF", f"-DHIPKITTENS_HOST_LEVELS={host_level}", "-DCMAKE_BUILD_TYPE=None",
         "-DCMAKE_CXX_FLAGS=-O1", f"-DHIPKITTENS_SANITIZE={SANITIZERS[name]}",
@@ -91,8 +91,8 @@ def environment(name: str, tree: Path, report: Path) -> dict[str, str]:
         "PYTHONPATH": str(tree),
         "SANITIZE_HOST_BUILDS": SANITIZERS[name].replace(";", ","),
     }
-    # In files, since pytest keeps what a test prints, and a finding ends it. Beside AddressSanitizer, which has functions of
-    # the same names, UndefinedBehaviorSanitizer writes to stderr whatever its log_path says: main() looks there.
+    # Reports go to files, since pytest captures what a test prints, and a finding ends the process. Together with AddressSanitizer, which
+    # has functions of the same names, UndefinedBehaviorSanitizer writes to stderr regardless of its log_path: main() searches there.
     for variable, text in OPTIONS[name].items():
         result[variable] = f"{text}:log_path={report}"
     if name == "thread":
@@ -121,7 +121,7 @@ def main() -> int:
     build(arguments.sanitizer, folder, tree, arguments.host_level)
     shutil.rmtree(reports, ignore_errors=True)
     reports.mkdir()
-    # ThreadSanitizer's shadow wants the addresses that a process has without randomisation.
+    # ThreadSanitizer's shadow memory needs the addresses that a process has without randomization.
     unrandomised = ["setarch", "-R"] if arguments.sanitizer == "thread" and shutil.which("setarch") else []
     stderr = reports / "stderr"
     with stderr.open("wb") as stream:

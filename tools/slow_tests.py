@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Runs every test that the default run leaves out (`-m slow`), file by file, and keeps the result in docs/slow_tests.md.
+"""Runs every test that the default run leaves out (`-m slow`), file by file, and records the results in docs/slow_tests.md.
 
     python tools/slow_tests.py [FILE ...] [--page]        # ./run test --slow builds first and passes --page
 
-A file that was not run keeps its row. Exit code 1 when a test failed.
+The rows of files that were not run are kept. Exit code 1 when a test failed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Run:
 
 
 def files_with_slow_tests() -> list[str]:
-    """Raises SystemExit with pytest's text when it cannot collect."""
+    """Files with slow tests. Raises SystemExit with pytest's output when collection fails."""
     command = [sys.executable, "-m", "pytest", "-m", "slow", "--collect-only", "-q", "-o", "addopts="]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
@@ -62,7 +62,7 @@ def files_with_slow_tests() -> list[str]:
 
 @dataclass(frozen=True)
 class Case:
-    """A test of one run: `outcome` is passed, failed or skipped; `properties` are what it gave to `record_property`."""
+    """A test of one run: `outcome` is passed, failed or skipped; `properties` are the values passed to `record_property`."""
 
     name: str
     outcome: str
@@ -70,8 +70,8 @@ class Case:
 
 
 def cases(file: str, options: Sequence[str], packages: Path | None = None) -> list[Case]:
-    """One process for one file, so that a crash takes no other with it: then one more test counts as failed. What is in the folder
-    `packages` is imported in place of what is installed."""
+    """Runs one file in a separate process, so that a crash affects no other file; a crash counts as one more failed test. Modules in the
+    folder `packages` take precedence over the installed ones."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
@@ -91,7 +91,7 @@ def cases(file: str, options: Sequence[str], packages: Path | None = None) -> li
 
 
 def run(file: str, more: Sequence[str] = ()) -> Run:
-    """The slow tests of a file."""
+    """Runs the slow tests of a file."""
     started = time.monotonic()
     outcomes = [case.outcome for case in cases(file, ["-m", "slow", *more])]
     seconds = round(time.monotonic() - started)

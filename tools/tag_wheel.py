@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Gives a wheel the manylinux tag that its libraries deserve, says it, and refuses a wheel that is not one for all.
+"""Gives a wheel the manylinux tag that its libraries allow, prints it, and refuses a wheel that does not serve every Python.
 
     python tools/tag_wheel.py dist/*.whl --into dist
 
-auditwheel finds the oldest glibc and libstdc++ that have every symbol the libraries want. torch's own libraries and
-HIP's are the user's, and stay outside. Exit code 1 for a wheel that is tied to a version of Python, is larger than
-MAX_BYTES, or runs on nothing older than OLDEST allows.
+auditwheel finds the oldest glibc and libstdc++ that provide every symbol the libraries need. torch's own libraries and
+HIP's are the user's, and are not bundled. Exit code 1 for a wheel that is tied to a version of Python, is larger than
+MAX_BYTES, or requires a newer glibc than NEWEST_GLIBC.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import zipfile
 from pathlib import Path
 
 MAX_BYTES = 20_000_000
-NEWEST_GLIBC = (2, 34)  # RHEL 9 and Ubuntu 22.04 have it, or later ones
+NEWEST_GLIBC = (2, 34)  # provided by RHEL 9, Ubuntu 22.04 and later
 NOT_OURS = ("libtorch*.so*", "libc10*.so*", "libamdhip64.so*")
 
 
 def tag(wheel: Path, into: Path) -> Path:
-    """Leaves the wheel under its new name in `into`."""
+    """Writes the wheel under its new name into `into`."""
     exclude = [word for pattern in NOT_OURS for word in ("--exclude", pattern)]
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "auditwheel", "repair", *exclude, "--wheel-dir", folder, str(wheel)]
@@ -39,7 +39,7 @@ def tag(wheel: Path, into: Path) -> Path:
 
 
 def objections(wheel: Path) -> list[str]:
-    """Why this is not the one wheel for every Python and every torch, if it is not."""
+    """Reasons why the wheel does not serve every version of Python and torch; empty if it does."""
     python, abi, platforms = wheel.stem.split("-")[-3:]
     found = []
     if (python, abi) != ("py3", "none"):

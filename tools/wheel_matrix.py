@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "wheel_matrix.md"
 TORCHES = ("2.10.0", "2.13.0", "2.15.0")
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
-# What torch imports besides NVIDIA's libraries, and what hipkittens needs besides torch.
+# Packages that torch imports besides NVIDIA's libraries, and that hipkittens needs besides torch.
 PURE = ("filelock", "typing-extensions", "sympy", "networkx", "jinja2", "fsspec", "setuptools", "rich")
 
 
@@ -36,7 +36,7 @@ class NotRun(Exception):
 
 
 def interpreter(version: str) -> Path:
-    """An installed Python of that version: on the PATH, or pyenv's."""
+    """An installed Python of that version, from the PATH or from pyenv."""
     folders = [Path(folder) for folder in os.environ["PATH"].split(os.pathsep)]
     folders += sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin"))
     for folder in folders:
@@ -65,7 +65,7 @@ def _reason(complaint: str) -> str:
 
 
 def gpu_libraries(torch: str, python: Path, scratch: Path) -> Path:
-    """A folder with what this build of torch requires of NVIDIA's libraries."""
+    """A folder with the NVIDIA libraries that this build of torch requires."""
     folder = scratch / f"runtime-{torch}"
     if not folder.exists():
         from_metadata = "import importlib.metadata as m; print('\\n'.join(m.requires('torch') or []))"
@@ -162,7 +162,7 @@ each row. {sum(map(good, run.values()))} of the {len(run)} combinations that wer
 def kept_report(
     folder: Path, torch: str, version: str, digest: str, *, any_wheel: bool
 ) -> dict[str, Any] | None:
-    """What a combination said of this wheel; or, if any may answer, of the one it was last tried with."""
+    """The report of a combination for this wheel or, with any_wheel, for the wheel it was last tried with."""
     files = sorted(folder.glob(f"*-{torch}-{version}.json"), key=lambda path: path.stat().st_mtime)
     reports = [json.loads(path.read_text()) for path in files]
     of_this = [report for report in reports if report["wheel"] == digest]

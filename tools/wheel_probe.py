@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What tools/wheel_matrix.py runs in each environment, with the installed package and this checkout's parity cases.
+"""The checks that tools/wheel_matrix.py runs in each environment, with the installed package and this checkout's parity cases.
 
-Prints JSON: versions, parity cases beside PyTorch, opcheck of every operator, a compiled training step, the doctor.
+Prints JSON: versions, parity cases compared with PyTorch, opcheck of every operator, a compiled training step, the doctor.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def parity_rows(cases_of_each: int) -> dict[str, Any]:
 
 
 class _Calls(TorchDispatchMode):
-    """Keeps the arguments of the first call of each of our operators."""
+    """Records the arguments of the first call of each of our operators."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def _draw(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def _use_everything() -> None:
-    """Each function at least once, forward and backward, on small tensors."""
+    """Calls each function at least once, forward and backward, on small tensors."""
     from hipkittens import operations
 
     def tensor(*shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -87,7 +87,7 @@ def _use_everything() -> None:
 
 
 def opcheck_rows() -> dict[str, str]:
-    """ "SUCCESS" or what failed, for every operator of the namespace."""
+    """ "SUCCESS" or the failure, for every operator of the namespace."""
     with _Calls() as calls:
         _use_everything()
     registered = {
@@ -98,7 +98,7 @@ def opcheck_rows() -> dict[str, str]:
     results = dict.fromkeys(sorted(registered), "no call of it was seen")
     for function, (arguments, options) in calls.seen.items():
         name = function.name().removesuffix(".default")
-        # Tables of angles, which are float32, have no gradient; nor has what a backward or an in-place operator takes.
+        # Tables of angles, which are float32, have no gradient; nor do the inputs of backward and in-place operators.
         differentiable = not name.endswith(("backward", "_"))
         fresh = [
             value.detach().clone().requires_grad_(differentiable and value.dtype == torch.bfloat16)
@@ -115,7 +115,7 @@ def opcheck_rows() -> dict[str, str]:
 
 
 def compiled_step() -> dict[str, Any]:
-    """A block of every operation under torch.compile(fullgraph=True), inductor, forward and backward, beside eager."""
+    """A block of every operation under torch.compile(fullgraph=True), inductor, forward and backward, compared with eager."""
     import hipkittens
 
     def block(x, norm, project, last):
