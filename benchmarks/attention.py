@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Wall time of attention forward and backward in the simulator, beside PyTorch's own on the same cores.
+"""Wall time of attention forward and backward in the simulator, compared with PyTorch's own on the same cores.
 
     python benchmarks/attention.py [--target gfx950] [--length 2048] [--batch 1] [--json]
 
-The shape is that of the published HipKittens figures, 64 heads on 8 key heads of 128, with a batch of 1 in place of 16.
-Nothing here says how fast a GPU is: these are times of the simulator, and of PyTorch on a CPU.
+The shape is that of the published HipKittens figures, 64 query heads and 8 key heads of size 128, with a batch of 1 instead of 16.
+The figures do not predict GPU performance: they are times of the simulator, and of PyTorch on a CPU.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def row(target: str, causal: bool, arguments: argparse.Namespace) -> dict:
         "backward_gflops": 2.5 * flops / backward / 1e9,
         "torch_forward_seconds": torch_forward,
         "torch_backward_seconds": torch_backward,
-        # Between two bfloat16 results: a sanity check, not parity.
+        # The difference of two bfloat16 results: a sanity check, not parity.
         "largest_difference": max(
             (one.double() - other.double()).abs().max().item()
             for one, other in zip((out, *ours), (expected, *gradients), strict=True)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes docs/bandwidth.md: what share of the achievable memory bandwidth operations reach that memory limits, modelled.
+"""Writes docs/bandwidth.md: the modelled share of the achievable memory bandwidth that memory-bound operations reach.
 
     python benchmarks/bandwidth.py                            # all, about 40 minutes on two cores
     python benchmarks/bandwidth.py --only rotary --devices MI300X --json
 
-Its rows are no choice of the page's: every operation whose record counts bytes and no floating-point operations, at every one of
-its default shapes (`hipkittens bench OPERATION` runs the same) that moves 64 MB or more.
+The rows are not selected by hand: every operation whose record counts bytes and no floating-point operations, at every one of
+its default shapes (the shapes of `hipkittens bench OPERATION`) that moves 64 MB or more.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ BAR = 0.85
 
 @dataclass(frozen=True)
 class Share:
-    """microseconds  modelled, without what launching costs
-    share         of the achievable bandwidth, for the bytes of every operand and result once
+    """microseconds  modelled, without the launch overhead
+    share         of the achievable bandwidth, if every operand and result is moved once
     """
 
     operation: str
@@ -49,7 +49,7 @@ class Share:
 
 
 def achievable(device: str) -> float:
-    """Bytes/ns that memory gave to a benchmark of nothing but memory, and its source: the model's parameter."""
+    """Bytes/ns that a memory benchmark achieved, and its source: the parameter of the model."""
     return next(row["value"] for row in _timing.parameters(device) if row["name"] == "hbm_bandwidth")
 
 
@@ -74,7 +74,7 @@ def share(problem: Problem, device: str) -> Share:
 
 
 def shares(items: list[tuple[Problem, str]], jobs: int) -> list[Share]:
-    """The largest begin first, so that none of them is left alone at the end."""
+    """Runs the items, the largest first, so that none of them is left running alone at the end."""
     order = sorted(range(len(items)), key=lambda index: -items[index][0].bytes)
     # Not forked: the simulator has threads.
     context = multiprocessing.get_context("spawn")

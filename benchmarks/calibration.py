@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The cycle model beside measured times: AITER's own code objects, run in the model at the shapes of its tuning logs.
+"""Compares the cycle model with measured times: AITER's own code objects, run in the model at the shapes of its tuning logs.
 
     python benchmarks/calibration.py --rows FILE.csv [--per-class N] [--fitted FILE] [--results FILE] [--json]
     python benchmarks/calibration.py --rows FILE.csv --fit FILE [--per-class N] [--results FILE]
     python benchmarks/calibration.py --rows FILE.csv --fitted FILE --published GFLOP --write docs/calibration.md
         --plot docs/images/calibration.png --errors hipkittens/profiling/model_error.json
 
---fit splits the rows by a hash of symbol and shape, runs the one part and writes fitted numbers with the names of their
-rows. A report (--fitted, --write, --errors) runs the rows that were not set apart then, and its errors are of these alone.
-With neither every row of the file is run, whoever measured it: each says whether it is held out, and "mape_held_out" in the
-JSON counts those alone. --published adds AITER's attention, of which only published tables are known; --choices adds the kernels that a log did not
-choose. --results keeps what
-the model said of each row, one JSON object per line, and takes from it what the same build of the simulator already said.
+--fit splits the rows by a hash of symbol and shape, runs the part to fit on and writes the fitted numbers with the names of their
+rows. A report (--fitted, --write, --errors) runs the rows that were not set apart for fitting, and its errors are of these only.
+Without any of these options every row of the file is run, whatever its source: each record states whether it is held out, and
+"mape_held_out" in the JSON covers only those that are. --published adds AITER's attention, for which only published tables exist;
+--choices adds the kernels that a log did not choose. --results stores the model's result for each row, one JSON object per line, and
+reuses the results that the same build of the simulator has stored there.
 
-Rows that cannot be run are named by their lines on standard error; the exit code is 1 if none can. Needs AITER's wheel,
+Rows that cannot be run are listed by line number on standard error; the exit code is 1 if none can. Needs AITER's wheel,
 see tests/oracles/aiter/wheel.py.
 """
 
@@ -55,7 +55,7 @@ BEFORE = Path(__file__).with_name("calibration_before.json")
 
 
 def prepare(rows: Iterable[Row], left_out: LeftOut) -> Prepared:
-    """Rows with their launches; why the others have none is counted in `left_out`."""
+    """Rows with their launches; the reasons why others have none are counted in `left_out`."""
     result = []
     for row in rows:
         try:
@@ -71,7 +71,7 @@ def prepare(rows: Iterable[Row], left_out: LeftOut) -> Prepared:
 
 
 class Model:
-    """The cycle model with the settings of this run, and what this build of the simulator has said before."""
+    """The cycle model with the settings of this run, and the stored results of this build of the simulator."""
 
     def __init__(self, settings: Mapping[str, Any], results: Path | None):
         self.settings, self._path, self._known = dict(settings), results, {}
@@ -85,7 +85,7 @@ class Model:
     def __call__(
         self, key: str, ask: Callable[[Mapping[str, float]], dict[str, float]]
     ) -> Mapping[str, float]:
-        """What `ask`, given this run's parameters, says of the row `key`."""
+        """The result of `ask`, called with this run's parameters, for the row `key`."""
         if key not in self._known:
             self._keep(key, _ask(ask, self.settings["parameters"]))
         return self._known[key]
@@ -93,7 +93,7 @@ class Model:
     def prepare(
         self, asked: Iterable[tuple[str, Callable[[Mapping[str, float]], dict[str, float]]]], jobs: int
     ) -> None:
-        """Asks of those rows that are not known yet in so many processes. What cannot be run is asked again by whoever wants it."""
+        """Computes the results that are not stored yet in `jobs` processes. Failures are not stored: they recur when the row is run."""
         left = [(key, ask) for key, ask in dict(asked).items() if key not in self._known]
         if jobs == 1 or not left:
             return
@@ -127,7 +127,7 @@ def _progress(done: int, of: int, what: str) -> None:
 
 
 def run(prepared: Prepared, model: Model, left_out: LeftOut, seconds: float) -> list[dict[str, Any]]:
-    """One record for each row that the model can run, in the order of the file; none is begun after so many seconds."""
+    """One record for each row that the model can run, in the order of the file; no row is started after this many seconds."""
     records, started = [], time.perf_counter()
     for index, (row, launch) in enumerate(prepared):
         if time.perf_counter() - started > seconds:
@@ -135,7 +135,7 @@ def run(prepared: Prepared, model: Model, left_out: LeftOut, seconds: float) -> 
             continue
         try:
             modelled = model(row.key, functools.partial(calibration_launch.modelled, row, launch))
-        except Exception as error:  # one row's trouble shall not hide the others
+        except Exception as error:  # a failure of one row must not hide the others
             left_out.add(f"{row.family}: {str(error).splitlines()[0][:120]}", row.line)
             continue
         (m, n, k), bound = row.dimensions, baselines.bound(row, launch)
@@ -185,9 +185,9 @@ def compare(
     used: set[str],
     fitted: Fit | None,
 ) -> None:
-    """Adds what the fitted model and the baselines say to each record, under "predictions", and "measured_cycles": the
-    measured time at the clock that was fitted for its class, or None; and whether it is held out. `used` are the keys of the fit
-    rows that were run. A baseline says nothing of the rows that it is fitted on."""
+    """Adds to each record the predictions of the fitted model and the baselines ("predictions"); "measured_cycles", the measured time
+    at the clock that was fitted for its class, or None; and whether it is held out. `used` are the keys of the fit rows that
+    were run. A baseline makes no prediction for the rows that it is fitted on."""
     set_apart = {row.key for row, _ in fit_rows}
     launches = {row.key: (row, launch) for row, launch in prepared}
     two_parameters = baselines.TwoParameters(pair for pair in fit_rows if pair[0].key in used)
@@ -238,8 +238,8 @@ def chosen(
     left_out: LeftOut,
     also: Iterable[Row] = (),
 ) -> Prepared:
-    """The rows of this run: of each family, chip and bound --per-class rows of at most --largest GFLOP, its kernels in turn,
-    and those of `also` that are no larger, in the order of their hashes."""
+    """The rows of this run, in the order of their hashes: for each family, chip and bound --per-class rows of at most --largest GFLOP,
+    alternating between its kernels, and those of `also` that are no larger."""
     small = [row for row in part if launches[row.key].operations <= arguments.largest * 1e9]
     left_out[f"more than --largest {arguments.largest:g} GFLOP"] += len(part) - len(small)
     rows = calibration_rows.balanced_sample(
@@ -333,7 +333,7 @@ def main() -> int:
         rows, left_out = calibration_rows.read(arguments.rows)
     except (OSError, ValueError) as error:
         raise SystemExit(f"calibration.py: {error}") from None
-    # The part that was set apart once stays so: numbers may be fitted again, but on no row that errors were reported of.
+    # Rows once set apart for fitting stay so: numbers may be fitted again, but never on rows for which errors were reported.
     split = arguments.fitted or arguments.fit or FIT
     set_apart = Fit.load(split).set_apart if split.exists() else None
     for_fit, held_out = calibration_rows.split(rows, set_apart)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a model has to beat: a roofline, AMD's analytical model Origami, and two fitted numbers per kernel."""
+"""The baselines that a model has to beat: a roofline, AMD's analytical model Origami, and two fitted numbers per kernel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLASSES = {
 
 
 def _limits(row: Row, launch: Launch) -> tuple[float, float]:
-    """Microseconds of the matrix units at peak clock, and of the achievable HBM bandwidth."""
+    """Microseconds that the matrix units take at peak clock, and that the transfers take at the achievable HBM bandwidth."""
     parameters = chip_parameters(row.chip)
     rate = RATES[row.arch][launch.matrix_format] * compute_units(row.chip) * parameters["clock_peak"]
     return launch.operations / rate, launch.bytes / parameters["hbm_bandwidth"] / 1e3
@@ -37,7 +37,7 @@ def roofline(row: Row, launch: Launch) -> float:
 
 
 def is_impossible(row: Row, launch: Launch) -> bool:
-    """Whether its operations would take longer at the data sheet's rate and peak clock than was measured."""
+    """Whether the operations would take longer than the measured time at the data sheet's rate and peak clock."""
     rate = (
         RATES[row.arch][launch.matrix_format]
         * compute_units(row.chip)
@@ -47,7 +47,7 @@ def is_impossible(row: Row, launch: Launch) -> bool:
 
 
 def bound(row: Row, launch: Launch) -> str:
-    """What sets the roofline: "matrix" or "memory", or "small" where launch and latency dominate; see CLASSES."""
+    """The limit that sets the roofline: "matrix" or "memory", or "small" where launch and latency dominate; see CLASSES."""
     matrix, memory = _limits(row, launch)
     if max(matrix, memory) < SMALL_MICROSECONDS:
         return "small"
@@ -60,11 +60,11 @@ _ORIGAMI = {
     "gfx942": (17.0, 7.3125, 4.0, lambda n: min(1.0, 0.015 * n)),
     "gfx950": (17.0, 8.53, 6.0, lambda n: min(1.0, -1.3e-5 * n * n + 0.00707 * n + 0.027355)),
 }
-_DEPTH_BYTES = 128  # of K in an iteration of the main loop
+_DEPTH_BYTES = 128  # along K, in an iteration of the main loop
 
 
 def _hit_rate(product: Product, units: int, depth: int, capacity: float | None, bits: int) -> float:
-    """Of the reads of A and B by the tiles that `units` CUs work on at a time, in row-major order."""
+    """Hit rate of the reads of A and B by the tiles that `units` CUs work on at a time, in row-major order."""
     grid_m, grid_n = -(-product.m // product.tile_m), -(-product.n // product.tile_n)
     across = max(1, min(grid_n, units))
     down = max(1, min(grid_m, units // grid_n))
@@ -129,9 +129,9 @@ def _least_relative_squares(points: list[tuple[float, float, float]]) -> tuple[f
 
 
 class TwoParameters:
-    """time = rounds x (a + b K) with a and b of each kernel on each chip, fitted on the rows that may be fitted on.
+    """time = rounds x (a + b K), with a and b fitted per kernel and chip on the rows that may be fitted on.
 
-    A kernel with fewer than three such rows takes the pair of its family on that chip, with K replaced by the operations
+    A kernel with fewer than three such rows uses the pair of its family on that chip, with K replaced by the operations
     of a workgroup.
     """
 
@@ -148,7 +148,7 @@ class TwoParameters:
         self.families = {key: _least_relative_squares(points) for key, points in family.items()}
 
     def __call__(self, row: Row, launch: Launch) -> float | None:
-        """None: no row of its family was fitted."""
+        """None: no row of its family was fitted on."""
         rounds = _rounds(row, launch)
         if (row.hw, row.symbol) in self.kernels:
             a, b = self.kernels[row.hw, row.symbol]
@@ -160,7 +160,7 @@ class TwoParameters:
 
 
 def errors(pairs: Iterable[tuple[float, float]]) -> Mapping[str, float]:
-    """Of (predicted, measured): the mean, median and largest absolute relative error, and the median signed one, in per cent."""
+    """Errors of (predicted, measured): the mean, median and largest absolute relative error, and the median signed one, in per cent."""
     relative = [predicted / measured - 1 for predicted, measured in pairs]
     if not relative:
         return {"rows": 0} | dict.fromkeys(("mape", "median", "bias", "worst"), float("nan"))
@@ -189,7 +189,7 @@ def _ranks(values: list[float]) -> list[float]:
 
 
 def rank_correlation(pairs: Iterable[tuple[float, float]]) -> float | None:
-    """Spearman's, with ties at their mean rank; None where it is not defined."""
+    """Spearman's rank correlation, with ties at their mean rank; None where it is not defined."""
     pairs = list(pairs)
     if len(pairs) < 2:
         return None
@@ -202,11 +202,11 @@ def rank_correlation(pairs: Iterable[tuple[float, float]]) -> float | None:
 def rank_correlation_at_same_problem(
     kernels: Iterable[tuple[Hashable, float, float]], apart: float = 0.0
 ) -> tuple[float | None, int]:
-    """Of (problem, predicted, measured): the mean over problems of the correlation between the kernels measured there, and the
-    number of problems. It is 0 where all predictions are alike, for they say nothing.
+    """For (problem, predicted, measured): the mean over problems of the correlation between the kernels measured there, and the
+    number of problems. The correlation is 0 where all predictions are equal, since they rank nothing.
 
-    Kernels whose measured times are all within a factor of 1 + `apart` are not told apart by measurement: such a problem
-    does not count.
+    A problem does not count if the measured times of all its kernels are within a factor of 1 + `apart`: the measurement does not
+    distinguish them.
     """
     groups = collections.defaultdict(list)
     for problem, predicted, measured in kernels:

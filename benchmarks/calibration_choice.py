@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Where the models rank the kernel that a tuning log chose, among all kernels of its family at that problem.
+"""The rank that each model gives the kernel chosen by a tuning log, among all kernels of its family at that problem.
 
-AITER's tuner measures every kernel of a family at a shape, and its log keeps the fastest. So a log says of one problem that
-dozens of kernels were no faster than one, all of them measured in one session: the other times are not kept, but a model that
-ranks well has the chosen one first.
+AITER's tuner measures every kernel of a family at a shape, and its log keeps the fastest. So for each problem, a log tells that
+dozens of kernels were no faster than the chosen one, all of them measured in one session. The other times are not kept, but a
+model that ranks well puts the chosen kernel first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LARGEST = 60e9  # operations of a problem: dozens of kernels run at each
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """One problem: what each model says of the kernels there. `chosen` is the index of the log's."""
+    """One problem: each model's predictions for its kernels. `chosen` is the index of the kernel in the log."""
 
     key: str
     bound: str
@@ -40,20 +40,20 @@ class Choice:
         return len(next(iter(self.predictions.values())))
 
     def place(self, model: str) -> float:
-        """The share of the other kernels that the model has before the chosen one, equal ones by half: 0 is right, 0.5 chance."""
+        """The share of the other kernels that the model ranks ahead of the chosen one, ties counting half: 0 is right, 0.5 chance."""
         times = self.predictions[model]
         own = times[self.chosen]
         before = sum(time < own for time in times) + 0.5 * (sum(time == own for time in times) - 1)
         return before / (len(times) - 1)
 
     def excess(self, model: str) -> float:
-        """How much longer than its favourite the model has the chosen kernel, over its favourite's time."""
+        """The predicted time of the chosen kernel relative to that of the model's favorite, minus 1."""
         times = self.predictions[model]
         return times[self.chosen] / min(times) - 1
 
 
 def family(name: str) -> list[str]:
-    """The code objects of the wheel that differ from this one in the tile alone."""
+    """The code objects of the wheel that differ from this one only in the tile."""
 
     def stem(name: str) -> str:
         return re.sub(r"_\d+x\d+(_pf\d)?\.co$", r"\1", name)
@@ -62,8 +62,8 @@ def family(name: str) -> list[str]:
 
 
 def problems(held_out: Iterable[tuple[Row, Launch]], count: int) -> list[tuple[Row, Launch]]:
-    """Up to `count` matrix products of each family, chip and bound, in the order of their hashes; of kernels at the same problem
-    the fastest."""
+    """Up to `count` matrix products of each family, chip and bound, in the order of their hashes; where several kernels were measured
+    at a problem, the fastest."""
     fastest: dict[tuple, tuple[Row, Launch]] = {}
     for row, launch in held_out:
         if row.is_mixture or launch.operations > _LARGEST:
@@ -77,7 +77,7 @@ def problems(held_out: Iterable[tuple[Row, Launch]], count: int) -> list[tuple[R
 
 
 def kernels(row: Row) -> list[tuple[Row, Launch]]:
-    """All kernels of the row's family that take its problem, with the log's split of K."""
+    """All kernels of the row's family that accept its problem, with the log's split of K."""
     found = []
     for name in family(row.name):
         other = dataclasses.replace(row, name=name, symbol=kernel(name).metadata.name)
@@ -89,7 +89,7 @@ def kernels(row: Row) -> list[tuple[Row, Launch]]:
 
 
 def launches(held_out: Iterable[tuple[Row, Launch]], count: int) -> list[tuple[Row, Launch]]:
-    """Everything that `choices` asks the model of."""
+    """Every launch for which `choices` queries the model."""
     return [each for row, _ in problems(held_out, count) for each in kernels(row)]
 
 
@@ -99,7 +99,7 @@ def choices(
     model: Callable[..., Mapping[str, float]],
     two_parameters: baselines.TwoParameters,
 ) -> list[Choice]:
-    """One for each problem with more than one kernel. `model` is benchmarks/calibration.py's, which keeps what it said."""
+    """One for each problem with more than one kernel. `model` is that of benchmarks/calibration.py, which stores its results."""
     result = []
     for row, launch in problems(held_out, count):
         candidates = kernels(row)

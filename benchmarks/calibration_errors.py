@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens/profiling/model_error.json: the errors on held-out rows that modelled figures of the commands carry."""
+"""Writes hipkittens/profiling/model_error.json: the errors on held-out rows that the commands report with modelled figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from hipkittens.profiling.model_error import Cell
 
-# As `hipkittens bench` names them; products of other number formats have benchmarks of their own.
+# The names in `hipkittens bench`; products of other number formats have separate benchmarks.
 OPERATIONS = {
     "f4gemm": "scaled_matmul_mxfp4",
     "bf16gemm": "gemm",
@@ -44,7 +44,7 @@ def cells(records: Iterable[Mapping[str, Any]]) -> list[Cell]:
 
 
 def read(path: Path) -> list[Cell]:
-    """What `write` wrote."""
+    """Reads the output of `write`."""
     return [Cell(**entry) for entry in json.loads(path.read_text())["cells"]]
 
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""The numbers that are fitted: a time beside the modelled one, and the clocks by which measured times become cycles.
+"""The fitted numbers: a time added to the modelled one, and the clocks that convert measured times to cycles.
 
-For each chip and matrix format, measured = fixed_us + time_scale x modelled: fixed_us is what a launch costs beside the
-cycles that are modelled; time_scale is the ratio of the clock that the model assumes to the one the chip held, and of
-whatever else is proportional to the time.
+For each chip and matrix format, measured = fixed_us + time_scale x modelled. fixed_us is the cost of a launch in addition to the
+modelled cycles; time_scale is the ratio of the clock that the model assumes to the one the chip held, and includes
+everything else that is proportional to the time.
 
-Nobody recorded the clock at which a row was measured. For each family, chip and bound one clock is taken with which the
-modelled cycles fit the measured times best: what is left is the error in cycles between rows of such a class.
+The clock at which a row was measured is not recorded. For each family, chip and bound, the clock is chosen with which the
+modelled cycles fit the measured times best: the remaining error is the error in cycles between rows of such a class.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def _least_absolute(points: list[tuple[float, float]]) -> tuple[float, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """What was fitted, how the model was run for it, how rows were sampled, the keys of those it was fitted on, and the orders
-    (`Row.order`) of all that were set apart for fitting: no error is reported on any of them."""
+    """The fitted numbers, the settings with which the model was run, how rows were sampled, the keys of the rows that were fitted on, and
+    the orders (`Row.order`) of all rows that were set apart for fitting: no error is reported on any of them."""
 
     settings: dict
     sample: dict
@@ -79,7 +79,7 @@ class Fit:
     set_apart: tuple[str, ...]
 
     def predict(self, chip: str, matrix_format: str, modelled_us: float) -> float:
-        """The modelled time itself where there were too few rows to fit on."""
+        """The fitted time, or the modelled one where there were too few rows to fit on."""
         for entry in self.fitted:
             if (entry.chip, entry.matrix_format) == (chip, matrix_format):
                 return entry(modelled_us)
@@ -114,7 +114,7 @@ def _clock(points: list[tuple[float, float]]) -> float:
 
 
 def fit(records: Iterable[Mapping[str, Any]], settings: dict, sample: dict, set_apart: Iterable[str]) -> Fit:
-    """From records of rows that may be fitted on, with key, chip, family, bound, matrix_format, predicted_us, cycles and
+    """Fits on records of rows that may be fitted on, with key, chip, family, bound, matrix_format, predicted_us, cycles and
     measured_us."""
     times, cycles, keys = collections.defaultdict(list), collections.defaultdict(list), []
     for record in records:

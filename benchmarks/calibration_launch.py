@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""From a measured row to a launch of its code object in the cycle model.
+"""Builds the launch of a code object in the cycle model from a measured row.
 
-Contents do not matter there, only what control flow and addresses depend on: shapes, strides, and the tables of a
+Contents do not matter there, except those that control flow and addresses depend on: shapes, strides, and the tables of a
 mixture of experts. Operands are untouched zero pages, so a row with gigabytes of weights costs no memory.
 """
 
@@ -21,11 +21,11 @@ import hipkittens
 from tests.oracles.aiter import wheel
 from tests.oracles.aiter.launch import kernel
 
-# AITER measures 101 launches (aiter/test_common.py), each with operands of its own while 32 GiB hold them: what the
-# launches before left in MALL is there again only if all of these fit.
+# AITER measures 101 launches (aiter/test_common.py), each with separate operands as far as these fit into 32 GiB: data that
+# earlier launches left in MALL is found there again only if all of these fit.
 _ROTATED_OPERANDS = 101
 _GUARD = 1 << 20  # AITER's kernels prefetch past their tensors
-# By name of the code object's metadata, or by offset where the names are wrong.
+# By argument name in the code object's metadata, or by offset where the names are wrong.
 Arguments = Mapping[str | int, "Operand | int | float"]
 _ITEM_BYTES = {"bf16": 2.0, "f8": 1.0, "i8": 1.0, "f4": 0.5}
 
@@ -48,17 +48,17 @@ class Product:
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """A launch, and the work it does as the baselines see it."""
+    """A launch, and its work as the baselines count it."""
 
     name: str
     grid: tuple[int, int, int]
     arguments: Arguments
     matrix_format: str  # bf16, f8, i8, f4
     products: tuple[Product, ...]
-    bytes: float  # that have to be read or written at least once
-    workgroups: int  # that have work
+    bytes: float  # read or written at least once
+    workgroups: int  # with work
     depth: int  # K of a workgroup's main loop
-    zeroed_bytes: float = 0.0  # by a kernel of PyTorch's, before this one and measured with it
+    zeroed_bytes: float = 0.0  # zeroed by a PyTorch kernel that runs before this one and is measured with it
 
     @property
     def operations(self) -> float:
@@ -67,7 +67,7 @@ class Launch:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Operand:
-    """A tensor of `bytes` zeros, or of the given values; it has memory only while its launch is modelled."""
+    """A tensor of `bytes` zeros, or of the given values; its memory is only allocated while its launch is modelled."""
 
     bytes: int
     values: np.ndarray | None = None
@@ -79,7 +79,7 @@ class Operand:
     def allocate(self) -> tuple[np.ndarray, int]:
         """Memory with a guard on either side, and the address of the tensor in it."""
         memory = np.zeros(self.bytes + 2 * _GUARD + 256, np.uint8)
-        memory = memory[-memory.ctypes.data % 256 :]  # so that the tensor begins a line in the model
+        memory = memory[-memory.ctypes.data % 256 :]  # so that the tensor starts on a cache line in the model
         if self.values is not None:
             memory[_GUARD : _GUARD + self.bytes] = self.values.view(np.uint8).reshape(-1)
         return memory, memory.ctypes.data + _GUARD
@@ -87,7 +87,7 @@ class Operand:
 
 @functools.cache
 def chip_parameters(chip: str) -> Mapping[str, float]:
-    """The cycle model's numbers for a chip of the rows."""
+    """The cycle model's parameters for a chip of the rows."""
     return {entry["name"]: entry["value"] for entry in hipkittens._timing.parameters(chip)}
 
 
@@ -148,7 +148,7 @@ def _bf16(row: Row) -> Launch:
     }  # fmt: skip
     grid = (n // 64, -(-m // tile_m), splits)
     launch = _product(row, grid, arguments, "bf16", (tile_m, tile_n), splits, 4)
-    # csrc/py_itfs_cu/asm_gemm_a16w16.cu zeroes the result for each call, and aiter/test_common.py adds all kernels up.
+    # csrc/py_itfs_cu/asm_gemm_a16w16.cu zeroes the result in each call, and aiter/test_common.py adds up all kernels.
     return dataclasses.replace(launch, zeroed_bytes=m * n * 4.0 if splits > 1 else 0.0)
 
 
@@ -158,7 +158,7 @@ def _int8(row: Row) -> Launch:
     _multiple(n, 128, "N")
     asked = max(1, row["splitK"])
     part = math.ceil(math.ceil(k / asked) / 128) * 128
-    splits = -(-k // part)  # as AITER's host: no part is empty
+    splits = -(-k // part)  # as in AITER's host code: no part is empty
     arguments = {
         "C": Operand(m * n * 2), "A": Operand(m * k), "B": Operand(n * k), "SA": Operand(m * 4), "SB": Operand(n * 4),
         "BIAS": Operand(n * 4), "M": m, "N": n, "K": k, "PA": k, "PB": k, "PC": n * 2, "KS": splits,
@@ -179,7 +179,7 @@ class _Routing:
 
 
 def routing(tokens: int, experts: int, top: int, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """AITER's moe_sorting for random scores, as its tuner draws them: sorted ids (slot << 24 | token), the expert of
+    """Emulates AITER's moe_sorting for random scores, as its tuner draws them: sorted ids (slot << 24 | token), the expert of
     each block of rows (-1: unused), and the number of rows in use with the number of tokens."""
     scores = np.random.default_rng(0).standard_normal((tokens, experts), dtype=np.float32)
     chosen = np.argpartition(-scores, top - 1, axis=1)[:, :top] if top < experts else np.argsort(-scores, 1)
@@ -277,7 +277,7 @@ _FAMILIES = {
 
 
 def prepare(row: Row) -> Launch:
-    """The launch of `row`. CannotRun: the wheel has no such object, or it does not take this shape."""
+    """The launch of `row`. Raises CannotRun if the wheel has no such object, or if the object does not accept this shape."""
     if row.name not in wheel.objects():
         raise CannotRun("the wheel has no such code object")
     if row.family not in _FAMILIES:
@@ -300,7 +300,7 @@ def _segment(name: str, arguments: Arguments, addresses: Mapping[Operand, int]) 
 
 
 def modelled(row: Row, launch: Launch, parameters: Mapping[str, float]) -> dict[str, float]:
-    """What the cycle model says: microseconds, cycles and shares of time."""
+    """The cycle model's result: microseconds, cycles and shares of time."""
     operands = sum(value.bytes for value in launch.arguments.values() if isinstance(value, Operand))
     warm = _ROTATED_OPERANDS * operands < chip_parameters(row.chip)["mall_bytes"]
     said = run(row.chip, launch.name, launch.grid, launch.arguments, parameters, warm)
@@ -312,7 +312,7 @@ def modelled(row: Row, launch: Launch, parameters: Mapping[str, float]) -> dict[
 
 
 def _zeroing_us(chip: str, count: float) -> float:
-    """What the model's numbers say of a kernel of short waves that only store so many bytes: its begin and end, and bandwidth."""
+    """Modelled time of a kernel of short waves that only store this many bytes: its start and end, and bandwidth."""
     of = chip_parameters(chip)
     clocks = of["wave_start"] + of["store_acknowledge"] + of["wave_end"]
     return of["packet_processing"] / 1e3 + clocks / of["clock_peak"] + count / of["hbm_bandwidth"] / 1e3
@@ -322,7 +322,7 @@ Memory = Mapping[Operand, tuple[np.ndarray, int]]
 
 
 def allocated(arguments: Arguments) -> Memory:
-    """Memory of every operand."""
+    """Allocates the memory of every operand."""
     return {value: value.allocate() for value in arguments.values() if isinstance(value, Operand)}
 
 
@@ -343,7 +343,7 @@ def run(
     parameters: Mapping[str, float],
     warm: bool,
 ) -> dict[str, float]:
-    """One code object in the cycle model; `warm`: its operands are in the MALL from a launch before."""
+    """Runs one code object in the cycle model; `warm`: its operands are in the MALL from an earlier launch."""
     memory = allocated(arguments)
     warmth = {"mall_starts_warm": 1.0} if warm else {}
     with hipkittens.timing(chip, values=False, parameters={**warmth, **parameters}) as run:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The plots of the calibration: modelled over measured times, and over published ones."""
+"""The plots of the calibration: modelled times against measured ones and against published ones."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from calibration_report import Report, published_plot
 
 
 def draw(report: Report, path: Path) -> None:
-    """Predicted over measured µs with the band of the mean error, one panel for each cycle model; and, in a file beside
-    it, modelled over published times."""
+    """Predicted against measured µs with the band of the mean error, one panel for each cycle model; and, in a file next to
+    it, modelled against published times."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""Published attention times of AITER's own code objects beside the cycle model, which nothing of it was fitted on.
+"""Compares the cycle model with published attention times of AITER's own code objects; nothing in the model was fitted on these.
 
 hipkittens/profiling/published.csv names operation, device, shape and source of each figure. Forward is one kernel. Backward
-is several, of which the wheel has the main one and, for 16-bit sums on gfx950, the one that puts dQ in order; row sums of
-dO * O and the conversion of 32-bit dQ are kernels of another library: their bytes at the achievable HBM bandwidth are added.
-So is what each launch costs, since these tables are made from events around many launches in a row and not from the times
-of kernels.
+is several, of which the wheel contains the main one and, for 16-bit sums on gfx950, the one that reorders dQ. Row sums of
+dO * O and the conversion of 32-bit dQ are kernels of another library: the time of their bytes at the achievable HBM bandwidth is
+added. So is the cost of each launch, since these tables were measured with events around many consecutive launches, not
+as kernel times.
 
 AITER's own table comes from its C++ benchmark of these kernels. HipKittens published times of calls of AITER's Python package,
-of versions that are not named, with all that such a call does: they are kept apart.
+of unnamed versions, including everything that such a call does: they are reported separately.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PUBLISHED = Path(__file__).resolve().parent.parent / "hipkittens" / "profiling" 
 AITER = "ROCm/aiter"
 CHIPS = ("MI300X", "MI350X", "MI355X")
 _FORWARD_ROWS, _SHUFFLED_ROWS = 256, 64
-# How AITER's table was measured (op_tests/cpp/mha): one launch after the other on the same tensors; on gfx942 forward with its
+# How AITER's table was measured (op_tests/cpp/mha): consecutive launches on the same tensors; on gfx942 forward with its
 # default rounding (to nearest, ties away), backward with rounding towards zero.
 _ROUNDING = {
     ("gfx942", "attention"): "_rtna",
@@ -45,7 +45,7 @@ _ROUNDING = {
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """What was published of one problem on one chip by one project. `sums`: the precision in which backward adds up dQ, a16
+    """The figures published by one project for one problem on one chip. `sums`: the precision in which backward accumulates dQ, a16
     or a32."""
 
     problem: Problem
@@ -63,13 +63,13 @@ class Figure:
 
     @property
     def best(self) -> float:
-        """The fastest: others are of older kernels or busier machines."""
+        """The fastest figure: others are of older kernels or busier machines."""
         return min(self.microseconds)
 
 
 def figures(path: Path = PUBLISHED) -> list[Figure]:
-    """AITER's attention with heads of 128 on the chips of CHIPS, ordered by cost. Figures that do not say with which sums
-    backward was measured count for a32, the default of AITER's Python package."""
+    """AITER's attention with heads of 128 on the chips of CHIPS, ordered by cost. Figures of backward that do not state the precision
+    of their sums count as a32, the default of AITER's Python package."""
     found: dict[tuple[str, str, str, str, str], list[tuple[float, str]]] = {}
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
@@ -139,7 +139,7 @@ def _backward(problem: Problem, target: str, sums: str) -> list[Step]:
     queries, rows = e["N"], -(-e["N"] // 16) * 16
     q, d_out = (_Tensor(e["B"], queries, e["H"], 128) for _ in range(2))
     k, v = (_Tensor(e["B"], e["L"], e["K"], 128) for _ in range(2))
-    dk, dv = (_Tensor(e["B"], e["L"], e["H"], 128) for _ in range(2))  # of every query head
+    dk, dv = (_Tensor(e["B"], e["L"], e["H"], 128) for _ in range(2))  # for every query head
     shuffled = target == "gfx950" and sums == "a16"
     wide = e["B"] * e["H"] * queries * 128 * 4
     dq = Operand(wide) if sums == "a32" else Operand(e["B"] * e["H"] * rows * 128 * 2)
@@ -193,7 +193,7 @@ def steps(figure: Figure) -> list[Step]:
 
 
 def missing(figure: Figure) -> tuple[int, float]:
-    """Backward's kernels that the wheel does not have, and the µs of their bytes: row sums of dO * O, and dQ to bf16."""
+    """The number of backward kernels that the wheel lacks, and the µs of their bytes: row sums of dO * O, and dQ to bf16."""
     if figure.problem.operation == "attention":
         return 0, 0.0
     e = figure.problem.extents
@@ -204,7 +204,7 @@ def missing(figure: Figure) -> tuple[int, float]:
 
 
 def modelled(figure: Figure, parameters: Mapping[str, float]) -> dict[str, float]:
-    """The time of the wheel's kernels by the cycle model, of launching, and of kernels that the wheel does not have."""
+    """The modelled time of the wheel's kernels, of launching, and of kernels that the wheel lacks."""
     warm = figure.problem.bytes < chip_parameters(figure.chip)["mall_bytes"]
     runs = [
         calibration_launch.run(figure.chip, step.name, step.grid, step.arguments, parameters, warm)
@@ -249,7 +249,7 @@ STREAMS = "ROCm/FlyDSL"
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """A memory-bound problem whose rate was published of another library: its rate is what the chip's memory reaches."""
+    """A memory-bound problem for which a rate of another library was published: it is the bandwidth that the chip's memory achieves."""
 
     problem: Problem
     chip: str
@@ -260,7 +260,7 @@ class Stream:
         return f"{self.chip} {self.problem.operation} {self.problem.shape} {STREAMS}"
 
     def modelled(self, parameters: Mapping[str, float]) -> dict[str, float]:
-        """Our own kernel for it, and what launching it costs, since the published rates are of launches in a row."""
+        """The modelled time of our own kernel for it, and its launch overhead, since the published rates are of consecutive launches."""
         with (
             _backend.simulate(_timing.DEVICES[self.chip]),
             _timing.timing(self.chip, values=False, parameters=parameters) as run,
@@ -281,7 +281,7 @@ class Stream:
 
 
 def streams(path: Path = PUBLISHED) -> list[Stream]:
-    """What FlyDSL's continuous integration measured of norms far larger than the MALL."""
+    """The rates that FlyDSL's continuous integration measured for norms far larger than the MALL."""
     with path.open(newline="") as file:
         found = [row for row in csv.DictReader(file) if row["source"].partition("@")[0] == STREAMS]
     return [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Errors of the cycle model and of the baselines by family, chip and shape class: as text, JSON, a page and a plot."""
+"""Reports errors of the cycle model and of the baselines by family, chip and shape class: as text, JSON, a page and a plot."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MODELS = (
     "roofline",
 )
 
-# Two measurements of one kernel differ by up to this: below it measured times do not say which of two kernels is faster.
+# Two measurements of one kernel differ by up to this: below it, measured times do not tell which of two kernels is faster.
 APART = 0.03
 SAME_ROWS = "rows with a prediction in every column"
 
@@ -46,15 +46,16 @@ def _without_nan(value: Any) -> Any:
 
 
 def published_plot(path: Path) -> Path:
-    """Where published times are drawn when the others go to `path`."""
+    """The path of the plot of published times when the others are written to `path`."""
     return path.with_name(f"{path.stem}_published{path.suffix}")
 
 
 @dataclasses.dataclass
 class Report:
-    """`records` as benchmarks/calibration.py makes them, each of which says whether it is held out; a page has held-out ones
-    only. `published` are AITER's own attention kernels, `choices` where models rank the kernels that logs chose, and `repeats` by
-    which factor repeated measurements of one kernel at one shape differ; `streams` are rates of memory; `before` has the errors of an earlier model on the same rows."""
+    """`records` are those of benchmarks/calibration.py, each of which states whether it is held out; a page contains only held-out ones.
+    `published` are AITER's own attention kernels, `choices` the models' ranks of the kernels that logs chose, and `repeats` the factors
+    by which repeated measurements of one kernel at one shape differ. `streams` are rates of memory. `before` has the errors of an earlier
+    model on the same rows."""
 
     records: list[dict[str, Any]]
     rows: Mapping[str, Row]
@@ -70,7 +71,7 @@ class Report:
 
     @property
     def by_aiter(self) -> list[dict[str, Any]]:
-        """Of the published ones those that are times of kernels, not of calls from Python."""
+        """The published figures that are kernel times, not times of calls from Python."""
         return [record for record in self.published if record["publisher"] == calibration_published.AITER]
 
     @property
@@ -90,7 +91,7 @@ class Report:
         return baselines.errors(pairs)
 
     def cycle_errors(self, of: Callable[[dict], bool] = lambda record: True) -> Mapping[str, float]:
-        """Of cycles at one fitted clock for each family, chip and bound; rows of a class without one do not count."""
+        """Errors in cycles at one fitted clock for each family, chip and bound; rows of a class without a fitted clock do not count."""
         return baselines.errors(
             (record["cycles"], record["measured_cycles"])
             for record in self.records
@@ -98,7 +99,7 @@ class Report:
         )
 
     def mean_over_families(self, model: str) -> tuple[float, int]:
-        """The mean over (family, chip) pairs of their mean errors, and how many there are: none counts more for its rows."""
+        """The mean over (family, chip) pairs of their mean errors, and the number of pairs: none is weighted by its number of rows."""
         groups = sorted({(record["family"], record["chip"]) for record in self.records})
         found = []
         for group in groups:
@@ -110,7 +111,7 @@ class Report:
         return (statistics.fmean(found) if found else float("nan")), len(found)
 
     def goals(self) -> list[tuple[str, float, float, bool]]:
-        """What was to be reached on held-out rows: goal, limit, what came out, and whether that is within the limit."""
+        """The goals on held-out rows: goal, limit, result, and whether the result is within the limit."""
         if not all(record["held_out"] for record in self.records):
             held_out = [record for record in self.records if record["held_out"]]
             return dataclasses.replace(self, records=held_out).goals() if held_out else []
@@ -152,8 +153,8 @@ class Report:
         return "\n".join(lines)
 
     def ranked(self, model: str) -> dict[str, list[tuple[Hashable, float, float]]]:
-        """Problem, predicted and measured time of each kernel: of the tuning logs, of AITER's table of attention backward, where
-        sums of 16 and of 32 bits are two kernels, and of both. Baselines say nothing of the second."""
+        """Problem, predicted and measured time of each kernel: in the tuning logs; in AITER's table of attention backward, where
+        sums of 16 and of 32 bits are two kernels; and in both. Baselines make no prediction for the second."""
         logs = [
             (self.rows[record["key"]].problem, record["predictions"][model], record["measured_us"])
             for record in self.records
@@ -179,7 +180,7 @@ class Report:
         return found
 
     def table(self) -> str:
-        """Mean absolute relative errors; after the cycle models the median signed error."""
+        """Mean absolute relative errors; for the cycle models also the median signed error."""
         lines = [f"| {self._kind} | number |", "|---|---|"]
         for model in self.models:
             signed = model.startswith("cycle")
@@ -201,7 +202,7 @@ class Report:
         return "\n".join(lines)
 
     def class_table(self) -> str:
-        """Of each family, chip and bound: errors in time, and in cycles at the clock fitted for that class."""
+        """By family, chip and bound: errors in time, and in cycles at the clock fitted for that class."""
         lines = [
             "| family | chip | bound | rows | error in time | bias | largest | error in cycles | clock MHz, fitted on |",
             "|---|---|---|---|---|---|---|---|---|",
@@ -241,7 +242,7 @@ class Report:
 
     @property
     def repeat_spread(self) -> float:
-        """What nine of ten repeated measurements of one kernel at one shape lie within; 0 if the file has too few."""
+        """The spread that contains nine of ten repeated measurements of one kernel at one shape; 0 if the file has too few."""
         return statistics.quantiles(self.repeats, n=10)[-1] - 1 if len(self.repeats) >= 5 else 0.0
 
     def rank_table(self) -> str:
@@ -292,7 +293,7 @@ class Report:
         return "\n".join(lines)
 
     def before_table(self) -> str:
-        """Mean errors and mean signed errors of each class, and what they were of the model before."""
+        """Mean errors and mean signed errors of each class, compared with those of the model before."""
         before = {(cell.family, cell.chip, cell.bound): cell for cell in self.before}
         lines = [
             "| family | chip | bound | rows | error before | now | bias before | now |",
@@ -323,7 +324,7 @@ class Report:
         return "\n".join(lines)
 
     def choice_table(self) -> str:
-        """Where each model ranks the kernel of the log among all of its family."""
+        """The rank that each model gives the log's kernel among all of its family."""
         lines = [
             "| model | bound | problems | kernels at each | same choice as the log | kernels ranked before the log's "
             "| log's kernel longer than the model's choice, mean | largest |",
@@ -409,7 +410,7 @@ class Report:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """What JSON can say: null stands for figures that there are not."""
+        """The report as JSON; figures that do not exist are null."""
         model = "cycle model, fitted" if self.fitted else "cycle model"
         by_group = {
             name: {model: dict(self.errors(model, of)) for model in self.models} for name, of in self.groups()
@@ -453,7 +454,7 @@ class Report:
         )
 
     def commands(self) -> str:
-        """How this page is made again, but for where its files are."""
+        """The commands that reproduce this page, except for file locations."""
 
         def command(counts: Mapping[str, Any], *last: str) -> str:
             parts = ["python benchmarks/calibration.py --rows FILE.csv"]
@@ -472,7 +473,7 @@ class Report:
         return f"{command(self.fitted.sample, '--fit', file)}\n{command(self.counts, '--fitted', file, *published)}"
 
     def page(self, plot: Path | None, before: str = "") -> str:
-        """docs/calibration.md: tables of this run; paragraphs on known errors are kept from the page as it was `before`."""
+        """docs/calibration.md: tables of this run; paragraphs on known errors are kept from the previous page, `before`."""
         known = before.partition(BEGIN)[2].partition(END)[0].strip()
         overridden = ", ".join(f"{name} = {value:g}" for name, value in self.settings["parameters"].items())
         picture = ""

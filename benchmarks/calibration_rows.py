@@ -2,7 +2,7 @@
 """Measured rows of AITER's tuning logs: which can be compared with the cycle model, and which may be fitted on.
 
 A CSV has the columns ver, hw, arch, co, symbol, us, M, N, K, splitK, token, model_dim, inter_dim, expert, topk, act,
-q_type, block_m and run_1stage, in any order; those that a kernel does not have stay empty or away, and further ones are
+q_type, block_m and run_1stage, in any order. Columns that do not apply to a kernel are empty or absent, and other columns are
 ignored.
 """
 
@@ -20,22 +20,22 @@ from pathlib import Path
 
 from hipkittens import _timing
 
-# The share of every family on every chip whose rows may be fitted on; on the rest errors are reported.
+# The share of the rows of every family on every chip that may be fitted on; errors are reported on the rest.
 FIT_SHARE = 0.35
-# The logs do not say which of two chips it was; both of a pair are modelled as the one that is named.
+# The logs do not distinguish these pairs of chips; both of a pair are modelled as the one named here.
 CHIPS = {"MI300X/MI325X": "MI300X", "MI350X/MI355X": "MI355X"} | {name: name for name in _timing.DEVICES}
 _COLUMNS = ("hw", "arch", "co", "symbol", "us")
 _PRODUCT = ("M", "N", "K", "splitK")
 _EXPERTS = ("token", "model_dim", "inter_dim", "expert", "topk", "block_m", "run_1stage")
-_LINES_NAMED = 10  # of those left out for one reason
+_LINES_NAMED = 10  # line numbers that a message lists for one reason
 
 
 class CannotRun(ValueError):
-    """A row that says too little, contradicts itself, or names a kernel that is not there."""
+    """A row that is incomplete or contradictory, or names a kernel that does not exist."""
 
 
 class LeftOut(collections.Counter[str]):
-    """How many rows were left out for which reason."""
+    """The number of rows that were left out, by reason."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,12 +45,12 @@ class LeftOut(collections.Counter[str]):
         ] = []  # of kernels measured more than once at a shape: longest over shortest time
 
     def add(self, why: str, line: int) -> None:
-        """One row more, which is in this line of the file."""
+        """Counts one more row, in this line of the file."""
         self[why] += 1
         self.lines.setdefault(why, []).append(line)
 
     def messages(self) -> list[str]:
-        """Such as "line 3: us is 'abc'", of all reasons that lines were given for."""
+        """Messages such as "line 3: us is 'abc'", for all reasons that were recorded with lines."""
         return [
             f"line{'s' * (len(lines) > 1)} {', '.join(map(str, sorted(lines)[:_LINES_NAMED]))}"
             + f" and {len(lines) - _LINES_NAMED} more" * (len(lines) > _LINES_NAMED)
@@ -61,7 +61,7 @@ class LeftOut(collections.Counter[str]):
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One kernel at one shape on one chip. `shape` has M, N, K, splitK of a matrix product, or what a mixture of experts has."""
+    """One kernel at one shape on one chip. `shape` has M, N, K, splitK of a matrix product, or the columns of a mixture of experts."""
 
     name: str  # of the code object, as in tests/oracles/aiter/wheel.py
     symbol: str
@@ -93,7 +93,7 @@ class Row:
 
     @property
     def dimensions(self) -> tuple[int, int, int]:
-        """M, N, K; of a mixture of experts its tokens, inner width and model width."""
+        """M, N, K; for a mixture of experts its tokens, inner width and model width."""
         names = ("token", "inter_dim", "model_dim") if self.is_mixture else ("M", "N", "K")
         return self[names[0]], self[names[1]], self[names[2]]
 
@@ -116,7 +116,7 @@ class Row:
 
     @property
     def order(self) -> str:
-        """A hash of symbol and shape: in this order rows are split and sampled, whatever their order in the file."""
+        """A hash of symbol and shape: rows are split and sampled in this order, regardless of their order in the file."""
         return hashlib.sha256(self.key.encode()).hexdigest()[:16]
 
 
@@ -168,7 +168,7 @@ def _row(record: Mapping[str, str], line: int) -> Row:
 
 
 def read(path: Path) -> tuple[list[Row], LeftOut]:
-    """The distinct rows of `path`, and how many were left out for which reason. OSError, or ValueError: columns are missing."""
+    """The distinct rows of `path`, and the number of rows left out by reason. Raises OSError, or ValueError if columns are missing."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file, restkey="", restval="")
         columns = reader.fieldnames
@@ -196,7 +196,7 @@ def read(path: Path) -> tuple[list[Row], LeftOut]:
 
 
 def _distinct(rows: list[Row], left_out: LeftOut) -> list[Row]:
-    def copied_key(row: Row) -> tuple:  # whichever kernel: the same nanoseconds are no second measurement
+    def copied_key(row: Row) -> tuple:  # whichever kernel: the same nanoseconds are not a second measurement
         return row.hw, row.measured_us, *(pair for pair in row.shape if pair[0] != "token")
 
     tokens = collections.defaultdict(set)
@@ -225,7 +225,7 @@ def _distinct(rows: list[Row], left_out: LeftOut) -> list[Row]:
 
 
 def strata(rows: Iterable[Row], of: Callable[[Row], Hashable]) -> list[list[Row]]:
-    """The rows by `of`, each group in the order of the rows' hashes."""
+    """The rows grouped by `of`, each group in the order of the rows' hashes."""
     groups: dict[Hashable, list[Row]] = collections.defaultdict(list)
     for row in sorted(rows, key=lambda row: row.order):
         groups[of(row)].append(row)
@@ -233,11 +233,11 @@ def strata(rows: Iterable[Row], of: Callable[[Row], Hashable]) -> list[list[Row]
 
 
 def split(rows: Iterable[Row], set_apart: Container[str] | None = None) -> tuple[list[Row], list[Row]]:
-    """Rows to fit on, and the others, to report on.
+    """The rows to fit on, and the others, to report on.
 
-    `set_apart` has the orders of the rows that were set apart for fitting before: these, and no others. Without it a new
-    part is set apart: of each family on each chip the first rows by hash. Problems that several kernels were measured at are
-    reported on whole, since they are few and a ranking needs all of their kernels.
+    `set_apart` has the orders of the rows that were set apart for fitting earlier: exactly these are used again. Without it a new
+    part is set apart: the first rows by hash of each family on each chip. All rows of a problem at which several kernels were measured
+    are reported on, since such problems are few and a ranking needs all of their kernels.
     """
     rows = list(rows)
     if set_apart is not None:
@@ -257,7 +257,7 @@ def split(rows: Iterable[Row], set_apart: Container[str] | None = None) -> tuple
 def balanced_sample(
     rows: Iterable[Row], per_class: int, of: Callable[[Row], Hashable], kind: Callable[[Row], Hashable]
 ) -> list[Row]:
-    """Up to `per_class` rows of every class by `of`, so that none swamps the others: its kinds in turn, each by hash."""
+    """Up to `per_class` rows of every class by `of`, so that none dominates the others: its kinds alternate, each in hash order."""
     chosen = []
     for group in strata(rows, of):
         columns = strata(group, kind)
@@ -267,7 +267,7 @@ def balanced_sample(
 
 
 def with_several_kernels(rows: Iterable[Row]) -> list[Row]:
-    """Those rows at whose problem another kernel was measured as well."""
+    """The rows at whose problem another kernel was measured as well."""
     problems = collections.defaultdict(list)
     for row in rows:
         problems[row.problem].append(row)
