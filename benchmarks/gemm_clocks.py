@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Clocks of one GEMM variant at one shape, for gemm_plan.py: from the cycle model, or measured on a GPU.
 
-On a GPU each launch of a product is timed by itself, by events, with caches overwritten before each repetition
-(hipkittens/profiling/measure.py); operands are random, since a chip's clock depends on them. Its times become clocks at the
-peak of the chip, which all rows of a target share: only their ratios choose.
+On a GPU each launch of a product is timed separately with events, and caches are overwritten before each repetition
+(hipkittens/profiling/measure.py). Operands are random, since a chip's clock depends on them. The times are converted to clocks at
+the chip's peak, which all rows of a target share: only their ratios affect the choice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SIMDS = 4
 
 
 class Modelled:
-    """The cycle model of the chip that stands for a target."""
+    """The cycle model of the chip that represents a target."""
 
     def __init__(self, target: str) -> None:
         self.target, self.device = target, {"gfx942": "MI325X", "gfx950": "MI355X"}[target]
@@ -43,17 +43,17 @@ class Modelled:
         self.source = f"modelled as {self.device}, never measured"
 
     def clocks(self, tile: str, m: int, n: int, k: int, splits: int = 1) -> list[float]:
-        """Of each launch."""
+        """The clocks of each launch."""
         return [launch.cycles for launch in modelled(self.device, tile, m, n, k, splits=splits)]
 
     def held(self, tile: str, m: int, n: int, k: int) -> int:
-        """Workgroups that a compute unit runs side by side."""
+        """Workgroups that a compute unit runs concurrently."""
         (launch, *_) = modelled(self.device, tile, m, n, k)
         return int(launch.report["workgroups_per_compute_unit"])
 
 
 class Measured:
-    """The GPU with this number. ValueError if it has none of the numbers of compute units that the grids of gemm_plan.py are for.
+    """The GPU with this number. Raises ValueError if the grids of gemm_plan.py do not cover its number of compute units.
 
     time  microseconds of a call
     """
@@ -77,21 +77,21 @@ class Measured:
         )
 
     def held(self, tile: str, m: int, n: int, k: int) -> int:
-        """As many as registers and LDS leave room for."""
+        """Workgroups that a compute unit runs concurrently: as many as registers and LDS allow."""
         (step, *_) = make_plan(*described(self.target, tile, m, n, k))["launches"]
         (kernel,) = _installation.pack(self.target).entry(step["kernel"])["kernels"]
         waves, _ = _resources.occupancy(self.target, kernel)
         return waves * _SIMDS // (kernel["workgroup_size"] // 64)
 
     def clocks(self, tile: str, m: int, n: int, k: int, splits: int = 1) -> list[float]:
-        """Of each launch."""
+        """The clocks of each launch."""
         calls, _ = self.calls(tile, m, n, k, splits)
         return [self._time(call) * self._megahertz for call in calls]
 
     def calls(
         self, tile: str, m: int, n: int, k: int, splits: int
     ) -> tuple[list[Callable[[], None]], tuple[torch.Tensor, ...]]:
-        """What makes each launch; and a, b and c, of which c is a @ b.T after all of them."""
+        """The calls that make each launch; and a, b and c, where c is a @ b.T after all of them."""
         problem, variant = described(self.target, tile, m, n, k)
         a, b, scales = formats_of(tile)
         tensors = [
@@ -122,7 +122,7 @@ class Measured:
         return [self._call(step, at) for step in plan["launches"]], tuple(tensors[:3])
 
     def _operand(self, element: str, rows: int, k: int) -> torch.Tensor:
-        """Random values, or codes, all of which are numbers in formats of 6 and 4 bits."""
+        """Random values, or random bytes of quantized values, all of which are numbers in formats of 6 and 4 bits."""
         if element in ("bf16", "fp8"):
             dtype = torch.bfloat16 if element == "bf16" else dtype_of("fp8", self.torch_device)
             return torch.randn(rows, k, device=self.torch_device).to(dtype)

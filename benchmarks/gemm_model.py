@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One GEMM variant at one shape in the cycle model, with every choice of the plan forced."""
+"""Runs one GEMM variant at one shape in the cycle model, with every choice of the plan forced."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from tests.kernels.gemm_plan import (
 
 # The last two words of GemmArguments::order (csrc/kernels/gemm/arguments.h): xcd_chunk, window_rows; padding follows.
 _ORDER, _ORDER_AT = struct.Struct("<2I"), 132
-# Of what a format has in memory, which `stored` counts; others have bytes.
+# Bytes of each unit that `stored` counts for a format; one byte for other formats.
 _STORED_BYTES = {"bf16": 2, "fp6": 4, "bf6": 4}
 
 
 @dataclass(frozen=True)
 class Tile:
-    """The tile of a variant, and which of its rows have to begin on 4 bytes.
+    """The tile of a variant, and which of its rows must start at multiples of 4 bytes.
 
-    name   of the variant, but for its orientation and, of bf16, its element
+    name   of the variant, without its orientation and, for bf16, without its element
     a, b   the elements of the operands
     buffers  K tiles in LDS
     """
@@ -54,14 +54,14 @@ class Tile:
 
     @property
     def has_16_bits(self) -> bool:
-        """Of an element of either operand."""
+        """Whether an element of either operand has 16 bits."""
         return "bf16" in (self.a, self.b)
 
 
 def tiles(target: str, formats: Sequence[tuple[str, str]] | None = None) -> list[Tile]:
-    """Of the variants of `target`, those that differ in more than orientation, elements of one size and order of loads.
+    """The tiles of the variants of `target`, one for those that differ only in orientation, elements of one size and order of loads.
 
-    formats   of a and b, where not all are wanted
+    formats   of a and b, if only some are wanted
     """
     names = {
         name.removeprefix("nt_bf16_"): Tile(name.removeprefix("nt_bf16_"), *extents, buffers=BUFFERS[name])
@@ -71,27 +71,27 @@ def tiles(target: str, formats: Sequence[tuple[str, str]] | None = None) -> list
     names |= {
         name.removeprefix("nt_"): Tile(name.removeprefix("nt_"), *extents, a, b, scales, BUFFERS[name])
         for name, (targets, a, b, scales, *extents) in SCALED_ROWS.items()
-        # Rows of other formats and scales cost what these do (costed_as of plan.cpp).
+        # Rows of other formats and scales cost the same as these (costed_as of plan.cpp).
         if targets in ("both", target) and not {"bf8", "i8", "bf6"} & {a, b} and scales != "row_blocks"
     }
     return [tile for tile in names.values() if formats is None or (tile.a, tile.b) in formats]
 
 
 def _scaled_row(tile: str) -> tuple[Any, ...] | None:
-    """Of the variant with this name of a Tile, or, of a name that ends with _, of one that begins so."""
+    """The row of the variant with this Tile name, or of the first whose name starts with it if it ends with _."""
     if tile.endswith("_"):
         return next(row for name, row in SCALED_ROWS.items() if name.startswith(f"nt_{tile}"))
     return SCALED_ROWS.get(f"nt_{tile}")
 
 
 def formats_of(tile: str) -> tuple[str, str, str]:
-    """Of the variant with this name of a Tile: the elements of a and of b, and the scales."""
+    """The elements of a and of b, and the scales, of the variant with this Tile name."""
     _, a, b, scales, *_ = _scaled_row(tile) or ("", "bf16", "bf16", "none")
     return a, b, scales
 
 
 def described(target: str, tile: str, m: int, n: int, k: int, orientation: str = "nt") -> tuple[Problem, str]:
-    """The product with a result of bf16 that the variant with that tile computes, and its name."""
+    """The product, with a bf16 result, that the variant with that tile computes, and the variant's name."""
     a, b, scales = formats_of(tile)
     if scales == "none":
         return shape(target, m, n, k, orientation=orientation), tile and f"{orientation}_bf16_{tile}"
@@ -100,13 +100,13 @@ def described(target: str, tile: str, m: int, n: int, k: int, orientation: str =
 
 
 def bytes_of_rows(element: str, rows: int, k: int) -> int:
-    """Of an operand whose rows run along K."""
+    """Bytes of an operand whose rows run along K."""
     return rows * stored(element, k) * _STORED_BYTES.get(element, 1)
 
 
 def scale_strides(scales: str, side: str, k: int) -> tuple[int, int, int] | None:
-    """Of operand `side`, "a" or "b": what ScaleArgument calls stride, k_stride and block_rows, of scales without gaps; None if that
-    operand has none. Strides are in elements: float32 or, of each 32 of K, bytes.
+    """The stride, k_stride and block_rows in ScaleArgument for operand `side`, "a" or "b", with dense scales; None if that operand
+    has none. Strides are in elements: float32 or, for scales of each 32 of K, bytes.
     """
     if scales == "in_matrix" or (scales, side) == ("of_b", "b"):
         return -(-k // 256) * 256, 0, 32
@@ -118,13 +118,13 @@ def scale_strides(scales: str, side: str, k: int) -> tuple[int, int, int] | None
 
 
 def bytes_of_scales(strides: tuple[int, int, int], rows: int) -> int:
-    """Of those of so many rows of A, or columns of B."""
+    """Bytes of the scales for this many rows of A, or columns of B."""
     stride, _, block_rows = strides
     return -(-rows // block_rows) * stride * (1 if block_rows == 32 else 4)
 
 
 def set_scale(scale: Scale, strides: tuple[int, int, int] | None, data: int | None) -> None:
-    """To what lies at `data`, or to none."""
+    """Sets the scale's strides and its pointer to `data`; None clears the pointer."""
     scale.data = data
     if strides:
         scale.stride, scale.k_stride, scale.block_rows = strides
@@ -147,8 +147,8 @@ def launch(
     orientation: str = "nt",
     order: tuple[int, int] | None = None,
 ) -> None:
-    """Launches a product by the variant with that tile in the model that is open; "" is the plan's own choice for bf16, and the
-    beginning of names that ends with _ that for the formats of the first row that begins so, with its splits. The result is bf16.
+    """Launches a product by the variant with that tile in the open model. "" is the plan's own choice for bf16; a prefix that ends with _
+    is the plan's choice, and its splits, for the formats of the first row that starts with it. The result is bf16.
 
     order  (tiles that an XCD takes in a row, rows of tiles in a window) in place of the plan's
     """
@@ -196,17 +196,17 @@ def modelled(
     order: tuple[int, int] | None = None,
     **settings: Any,
 ) -> list[ModelledLaunch]:
-    """The launches of `launch` in the cycle model of `device`. `settings`: of hipkittens.timing."""
+    """The launches of `launch` in the cycle model of `device`. `settings`: those of hipkittens.timing."""
     with timing(device, **{"values": False, **settings}) as run:
         launch(DEVICES[device], tile, m, n, k, splits=splits, orientation=orientation, order=order)
     return run.launches
 
 
 def cycles(launches: Sequence[ModelledLaunch]) -> float:
-    """Of all launches together."""
+    """Cycles of all launches together."""
     return sum(launch.cycles for launch in launches)
 
 
 def microseconds(launches: Sequence[ModelledLaunch]) -> float:
-    """Of all launches together, at the clock the model gives each."""
+    """Microseconds of all launches together, at the clock that the model gives each."""
     return sum(launch.microseconds for launch in launches)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""What the order of workgroups gives a GEMM: hit rates of L2 and MALL, and time, in the cycle model, as Markdown.
+"""The effect of the order of workgroups on a GEMM: hit rates of L2 and MALL, and time, in the cycle model, as Markdown.
 
     python benchmarks/gemm_order.py [--device MI355X] [--sizes 9216,14592] [--k 2048]
 
-Products of bf16 (nt) in 256x256 tiles, M = N. L2 sees which tiles run at the same time, and a short K shows it; whether
-MALL holds what they share depends on the size of A and B, and so on K. 14592 is 57 tiles, the worst case of round robin
+bf16 products (nt) in 256x256 tiles, M = N. L2 hit rates depend on which tiles run at the same time, and a short K shows it; whether
+MALL holds the shared data depends on the size of A and B, and so on K. 14592 is 57 tiles, the worst case of round robin
 over eight XCDs, as 57 has no factor in common with 8.
 """
 

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: MIT
-"""What each GEMM variant costs, as csrc/kernels/gemm/costs.def, from which the plan chooses: measured on a GPU, or modelled.
+"""Writes csrc/kernels/gemm/costs.def, the cost of each GEMM variant, from which the plan chooses: measured on a GPU, or modelled.
 
     python benchmarks/gemm_plan.py [--target gfx942|gfx950] [--tile 128x128x64] [--model] [--output FILE]
 
-Where there is a GPU, the costs of its target are measured on it (gemm_clocks.py) and those of the other stay as they are in the
-output file; elsewhere, and with --model, they come from the cycle model, in which MI355X stands for gfx950 and MI325X for
-gfx942. The file says of each target which it was. `hipkittens bench gemm --fit` runs this.
+With a GPU, the costs of its target are measured on it (gemm_clocks.py) and those of the other target are kept as in the
+output file. Without one, and with --model, they come from the cycle model, in which MI355X stands for gfx950 and MI325X for
+gfx942. The file states for each target which it was. `hipkittens bench gemm --fit` runs this.
 
 For each tile, and each number of its workgroups that a compute unit holds at a time, five products (nt) that
-fill the device evenly: in a square grid with two K, whose difference is what a K tile costs where workgroups share what
-they read; in a single row of tiles with two K, where nearly all comes from memory; and twice as many workgroups, for
-what another round costs beside its K tiles. Two products of a single K tile, with four and eight rounds, say what another
-round costs at least: the results of the one before go to memory, however short K is. The reduction of a split K costs a straight line through four sizes.
+fill the device evenly are timed: in a square grid with two K, whose difference is the cost of a K tile where workgroups share their
+operands; in a single row of tiles with two K, where nearly all data comes from memory; and with twice as many workgroups, for
+the cost of another round in addition to its K tiles. Two products of a single K tile, with four and eight rounds, give the
+minimum cost of another round: the results of the previous one go to memory, however short K is. The cost of the reduction of a
+split K is a straight line through four sizes.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def reduce_row(source: Modelled | Measured) -> str:
         elements = m * n / source.units
         equations.append((1.0, elements, elements * splits))
         answers.append(reduction)
-    # Relative errors count, or the largest size alone would decide.
+    # Fits relative errors, since otherwise the largest size alone would decide.
     weights = 1 / np.array(answers)
     launch, element, partial = np.linalg.lstsq(
         np.array(equations) * weights[:, None], np.array(answers) * weights, rcond=None
@@ -104,7 +105,7 @@ def reduce_row(source: Modelled | Measured) -> str:
 
 
 def kept(path: Path, target: str) -> tuple[str, list[str]]:
-    """Of a target's costs in a file, where they come from and the rows. ValueError if it has none."""
+    """The source and the rows of a target's costs in a file. Raises ValueError if it has none."""
     text = path.read_text() if path.exists() else ""
     source = re.search(rf"^// {target}: (.*)$", text, re.MULTILINE)
     rows = re.findall(rf"^GEMM_(?:REDUCE_)?COST\({target}, .*\)$", text, re.MULTILINE)
@@ -114,7 +115,7 @@ def kept(path: Path, target: str) -> tuple[str, list[str]]:
 
 
 def sources(target: str | None, model: bool) -> list[Modelled | Measured]:
-    """What is asked: the GPU, or the cycle model of one target or both. ValueError for a GPU of another target."""
+    """The requested sources: the GPU, or the cycle model of one target or both. Raises ValueError for a GPU of another target."""
     if model or not _backend.hip_device_count():
         return [Modelled(each) for each in ((target,) if target else TARGETS)]
     gpu = Measured()
@@ -124,7 +125,7 @@ def sources(target: str | None, model: bool) -> list[Modelled | Measured]:
 
 
 def fit(asked: list[Modelled | Measured], output: Path) -> None:
-    """Writes the costs of what is asked, with those of other targets as the file has them."""
+    """Writes the costs of the requested sources; those of other targets are kept as in the file."""
     others = {
         target: kept(output, target) for target in TARGETS if target not in {each.target for each in asked}
     }

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What a call costs on the host, in microseconds, through a HIP library whose calls return at once (idle_hip.cpp).
+"""The host time of a call, in microseconds, through a HIP library whose calls return at once (idle_hip.cpp).
 
     python benchmarks/launch.py [--device cuda] [--json] [--repeat 7]
 
-Tensors are as small as they get, the way from the public function to hipModuleLaunchKernel is a GPU's. `operator` is torch.ops
-alone, `backward` adds a gradient to the whole call. Beside each stands PyTorch's own function on the same tensors. Those of the
-CPU, which are the default, it computes besides, on one thread: at these sizes that is a fraction of what it costs. With --device
-cuda, on a machine with any GPU that PyTorch knows, tensors, allocator, streams and guards are that GPU's; PyTorch's function then
-includes the driver's launch, which ours lacks. Every figure is the least of several runs.
+Tensors are as small as possible; the path from the public function to hipModuleLaunchKernel is that of a GPU. `operator` is
+torch.ops alone, `backward` adds a gradient to the whole call. Each is compared with PyTorch's own function on the same tensors. On
+the CPU, which is the default, PyTorch's function also computes the result, on one thread: at these sizes that is a fraction of its
+time. With --device cuda, on a machine with any GPU that PyTorch supports, tensors, allocator, streams and guards are that GPU's;
+PyTorch's function then includes the driver's launch, which ours lacks. Every figure is the minimum of several runs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def idle_library(folder: str) -> pathlib.Path:
 
 
 def microseconds(call: Callable[[], object], repeat: int, synchronize: Callable[[], object]) -> float:
-    """Of one call, when CALLS follow each other. A GPU is waited for between those, not within: its queue holds as many."""
+    """Time of one call out of CALLS consecutive ones. A GPU is synchronized between those batches, not within: its queue holds a batch."""
     call()
     best = float("inf")
     for _ in range(repeat):
@@ -59,7 +59,7 @@ def rows(repeat: int, device: str) -> list[dict[str, object]]:
 
     torch.set_num_threads(1)
     if device == "cuda":
-        _backend.has_amd_gpus = lambda: True  # or another vendor's: nothing runs on it
+        _backend.has_amd_gpus = lambda: True  # or another vendor's: nothing is launched on it
         synchronize = torch.cuda.synchronize
     else:
         _library.operators().hipkittens_torch_set_gpu_of_cpu_tensors(0)

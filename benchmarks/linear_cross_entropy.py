@@ -42,7 +42,7 @@ def described(value: Any) -> Any:
 
 
 def made(value: Any) -> Any:
-    """A tensor of this description, whose memory is never accessed."""
+    """A tensor of this description whose memory is never accessed."""
     if not (isinstance(value, tuple) and len(value) == 3 and isinstance(value[2], torch.dtype)):
         return value
     shape, strides, dtype = value

@@ -42,12 +42,12 @@ from hipkittens import _disassembly, _installation
 from hipkittens._representative import trial
 
 TARGETS = _installation.TARGETS
-# Of a kernel in its small problem: enough for each set of options that problems have.
+# Launches of a kernel in its small problem: enough for each set of options that problems have.
 MOST_LAUNCHES = 6
 
 
 def usual(target: str) -> list[str]:
-    """One kernel of each kind of each operation: the one with the most code, where several have the same the first."""
+    """One kernel of each kind of each operation: the one with the most code, the first of them on ties."""
     pack, largest = _installation.pack(target), {}
     for name, kernel in kernels(target).items():
         size = sum(len(text) for _, text in _disassembly.code(pack.image(pack.entry(kernel.symbol))))
@@ -58,7 +58,7 @@ def usual(target: str) -> list[str]:
 
 
 def chosen(target: str, patterns: Sequence[str]) -> list[str]:
-    """Short names of kernels. A pattern that fits none is an error."""
+    """Short names of kernels. A pattern that matches none is an error."""
     names = list(kernels(target))
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
@@ -67,10 +67,10 @@ def chosen(target: str, patterns: Sequence[str]) -> list[str]:
 
 
 def launches(target: str, name: str, most: int) -> list[Launch]:
-    """The first ones of a kernel in its small problem, cut down to what is mutated."""
+    """The first launches of a kernel in its small problem, reduced to the part that is mutated."""
     kernel = kernels(target)[name]
     problem = trial(kernel)
-    # Where none is run, a second launch may be given what no first one has computed.
+    # If no launch runs, a second launch may depend on results that the first has not computed.
     of_each = captures(target, [kernel.symbol], problem.run, problem.skip, 1 if problem.skip else most)
     found = of_each[kernel.symbol]
     for launch in found:
@@ -81,39 +81,39 @@ def launches(target: str, name: str, most: int) -> list[Launch]:
 
 
 def subject(target: str, name: str, launch: Launch | None = None) -> Subject:
-    """The kernel in that launch, by default in the first one."""
+    """The kernel in that launch, by default in its first one."""
     pack = _installation.pack(target)
     image = pack.image(pack.entry(kernels(target)[name].symbol))
     return Subject(launch or launches(target, name, most=1)[0], image)
 
 
 class Trials:
-    """A kernel in the launches of its small problem. Those behind the first are prepared when one of its mutants gets past it."""
+    """A kernel in the launches of its small problem. Launches after the first are prepared when a mutant is not noticed in the first."""
 
     def __init__(self, target: str, name: str):
         self._target, self._name = target, name
         first, *self._left = launches(target, name, MOST_LAUNCHES)
         self._ready = [self._prepared(first)]
-        self.mutations = self._ready[0][1]  # of what the first launch executes
+        self.mutations = self._ready[0][1]  # of the instructions that the first launch executes
 
     def _prepared(self, launch: Launch) -> tuple[Subject, Mutations]:
         shipped = subject(self._target, self._name, launch)
         return shipped, Mutations(self._target, shipped.image, shipped.executed)
 
     def _each(self, mutant: Mutant) -> Iterator[tuple[Subject, Mutations]]:
-        """The launches that execute what is changed."""
+        """The launches that execute the changed instruction."""
         yield self._ready[0]
         self._ready += [self._prepared(launch) for launch in self._left]
         self._left = []
         yield from (each for each in self._ready[1:] if mutant.address in each[1].executed)
 
     def noticed(self, mutant: Mutant) -> str | None:
-        """`Subject.noticed` in the first launch in which somebody notices."""
+        """The result of `Subject.noticed` for the first launch in which the mutant is noticed."""
         found = (shipped.noticed(mutated(shipped.image, mutant)) for shipped, _ in self._each(mutant))
         return next(filter(None, found), None)
 
     def proof(self, mutant: Mutant) -> Proof | None:
-        """That it is equivalent in every launch."""
+        """A proof that the mutant is equivalent in every launch."""
         proofs = [proof(mutant, mutations, shipped) for shipped, mutations in self._each(mutant)]
         return None if None in proofs else min(proofs, key=lambda each: each.holds == ALWAYS)
 
@@ -121,7 +121,7 @@ class Trials:
 def measure(
     target: str, name: str, kinds: Sequence[str] = KINDS, sample: int = 0, seed: int = 0
 ) -> dict[str, Any]:
-    """The row of a kernel. sample: so many of its mutants, drawn by the seed and the kernel's name."""
+    """The row of a kernel. sample: number of its mutants to test, drawn by the seed and the kernel's name."""
     trials, problem = Trials(target, name), trial(kernels(target)[name])
     mutants = list(trials.mutations.of(kinds))
     if sample:
@@ -166,7 +166,7 @@ def percent(some: int, of: int) -> float:
 
 
 def scores(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Percent found of the mutants that are not equivalent, in the kindest way of counting first."""
+    """Percent found of the mutants that are not equivalent, with the most favorable way of counting first."""
     total = {key: sum(row[key] for row in rows) for key in NUMBERS}
     judged = total["mutants"] - total["equivalent"]
     found = total["found"] + total["found_by_bits"]
@@ -242,7 +242,7 @@ def page(rows: Sequence[dict[str, Any]], arguments: Sequence[str]) -> str:
     lines += ["", "## Equivalent", "", "| kind | mutants | holds | proof |", "| --- | ---: | --- | --- |"]
     proofs: Counter[tuple[str, str, str]] = Counter()
     for row in rows:
-        # What was counted in the run is the kernel's; the rest of the sentence is the proof.
+        # The part counted in the run is specific to the kernel; the rest of the sentence is the proof.
         proofs.update(
             (
                 mutant["kind"],

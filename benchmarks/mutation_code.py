@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Single small mistakes in the code of a kernel: which ones there are, and the bytes that make them.
+"""Single small mistakes in the code of a kernel: the list of possible ones, and the bytes that make them.
 
-Encodings: CDNA3 ISA manual, chapter 12 (microcode formats). No mutation changes the length of the code. A wait or barrier
-that is deleted becomes `s_nop 0`. An `s_nop` that is deleted changes places with the instruction behind it, for which
-the compiler has put it there: that one then comes as many wait states earlier.
+Encodings: CDNA3 ISA manual, chapter 12 (microcode formats). No mutation changes the length of the code. A deleted wait or barrier
+becomes `s_nop 0`. A deleted `s_nop` is exchanged with the following instruction, for which the compiler has inserted it: that
+instruction is then issued as many wait states earlier.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Line:
 
     @property
     def target(self) -> int | None:
-        """Where a direct branch goes."""
+        """The target address of a direct branch."""
         if not self.mnemonic.startswith(("s_branch", "s_cbranch")):
             return None
         return self.address + 4 + 4 * struct.unpack_from("<h", self.code)[0]
@@ -62,7 +62,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Mutant:
-    """`code` in place of the bytes at `address`. `counter` and `count`: what a wait still waits for, and to which count."""
+    """`code` in place of the bytes at `address`. `counter` and `count`: the counter that a wait still waits for, and its count."""
 
     kind: str
     what: str
@@ -118,7 +118,7 @@ class Mutations:
                 yield mutant
 
     def _check(self, mutant: Mutant) -> None:
-        """Every byte of a mutant belongs to an instruction."""
+        """Checks that every byte of a mutant belongs to an instruction."""
         at = 0
         while at < len(mutant.code):
             size, text = _simulator.disassemble(self.number, mutant.code[at:] + bytes(16))
@@ -157,7 +157,7 @@ class Mutations:
             yield Mutant("nop", "deleted", line.address, text, behind.code + line.code)
 
     def _swap(self) -> Iterator[Mutant]:
-        """The memory instructions nearest to a barrier, with no branch between them."""
+        """Swaps the memory instructions nearest to a barrier, with no branch between them."""
         seen = set()
         for index, _ in self._run("s_barrier"):
             before, after = self._nearest_memory(index, -1), self._nearest_memory(index, 1)
@@ -184,7 +184,7 @@ class Mutations:
                 return index
 
     def _offset(self) -> Iterator[Mutant]:
-        """Not of scalar loads: they fetch arguments, of which a problem of one size leaves many alike."""
+        """Not for scalar loads: they fetch arguments, many of which are equal in a problem of one size."""
         for line in self.lines:
             if line.address not in self.executed:
                 continue
@@ -197,7 +197,7 @@ class Mutations:
             else:
                 element, mask = self._element(line), 0xFFF if line.mnemonic[0] == "b" else 0x1FFF
             offset = low & mask
-            # Upwards, unless that ends in the sign bit or the next field.
+            # Upwards, unless that overflows into the sign bit or the next field.
             limit = 0xFFF if mask == 0x1FFF and offset <= 0xFFF else mask
             shifted = offset + element if offset + element <= limit else offset - element
             code = struct.pack("<II", low & ~mask | shifted & mask, high)
@@ -205,7 +205,7 @@ class Mutations:
 
     @staticmethod
     def _element(line: Line) -> int:
-        """Two bytes for what bf16 and f16 data may be made of: one element of a wide access."""
+        """Bytes of one element of the access; two for a wide access, whose data may be bf16 or f16."""
         for word in line.mnemonic.split("_"):
             if word in _ELEMENT_BYTES:
                 return _ELEMENT_BYTES[word]
@@ -221,7 +221,7 @@ class Mutations:
                     yield Mutant("swizzle", f"{where} flipped: {text}", line.address, line.text, code)
 
     def _quiets_nan(self, line: Line) -> bool:
-        """Is it the bit that makes a NaN quiet, of a register that is compared with itself nearby? No address is made with it."""
+        """Whether this sets the bit that quiets a NaN, in a register that is compared with itself nearby. Addresses are not computed so."""
         if line.mnemonic not in ("v_or_b32_e32", "v_or_b32") or line.operands[1] != "0x400000":
             return False
         index = next(i for i, each in enumerate(self.lines) if each.address == line.address)
@@ -232,7 +232,7 @@ class Mutations:
         )
 
     def _address_computation(self) -> set[Line]:
-        """Executed vector instructions that an address of an executed memory instruction is made with, found by going
+        """Executed vector instructions that compute an address of an executed memory instruction, found by going
         back from it in the order of the text."""
         found: set[Line] = set()
         for index, line in enumerate(self.lines):
@@ -254,7 +254,7 @@ class Mutations:
 
 
 def _rounds_ties(line: Line) -> bool:
-    """Is it the bit to which a float between two bf16 is rounded? Going back through registers that are used again meets some."""
+    """Whether this extracts the bit that rounds ties to bf16. Going back through reused registers reaches some of these."""
     return line.mnemonic == "v_bfe_u32" and line.operands[2:] == ["16", "1"]
 
 
@@ -279,7 +279,7 @@ def _address_registers(line: Line) -> set[str]:
 
 
 def _flipped(line: Line) -> Iterator[tuple[str, bytes]]:
-    """The instruction with the lowest bit that is set flipped in one of its constants."""
+    """The instruction with the lowest set bit of one of its constants flipped."""
     words = list(struct.unpack(f"<{len(line.code) // 4}I", line.code))
     is_vop3 = words[0] >> 26 in (0x34, 0x33)
     fields = [(1, 0), (1, 9), (1, 18)] if is_vop3 else [(0, 0)]

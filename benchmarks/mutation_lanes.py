@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which instructions never run for a lane that another one runs for: the two sides of a branch that lanes take differently."""
+"""Instructions that run for disjoint sets of lanes: the two sides of a divergent branch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _NARROWS = ("s_and_b64", "s_andn2_b64")
 
 @dataclass(frozen=True)
 class Sides:
-    """Indices of lines. The lanes that run `then` to `other` and those that run `other` to `end`, without the first line of each and
-    the last of all, have none in common."""
+    """Indices of lines. The lanes that run `then` to `other` and those that run `other` to `end`, each without its first line and
+    the latter without its last, are disjoint."""
 
     then: int
     other: int
@@ -26,7 +26,7 @@ class Sides:
 
 
 def sides_of_branches(lines: Sequence[Line]) -> list[Sides]:
-    """What the compiler makes of if and else, where nothing leads back into it:
+    """The code that the compiler generates for if and else, if no branch leads back into it:
 
     s_and_saveexec_b64 X, condition; s_xor_b64 A, exec, X; one side; s_andn2_saveexec_b64 A, A; the other; s_or_b64 exec, exec, A
     """
@@ -40,7 +40,7 @@ def sides_of_branches(lines: Sequence[Line]) -> list[Sides]:
         then = _last(lines, other, lambda each, mask=mask: _writes(each, mask))
         if then is None or then < 1 or not _begins(lines[then - 1], lines[then], mask):
             continue
-        # Within the other side the register has the lanes of this one, for the end.
+        # Within the other side the register holds the lanes of this one, for the end.
         end = next((i for i in range(other + 1, len(lines)) if _writes(lines[i], mask) or _ends(lines[i], mask)), None)  # fmt: skip
         if end is None or not _ends(lines[end], mask):
             continue
@@ -71,7 +71,7 @@ def _last(lines: Sequence[Line], before: int, matches) -> int | None:
 
 
 def _is_entered_at_its_begin(sides: Sides, branches: Sequence[tuple[int, int]]) -> bool:
-    """And left for good: no branch leads back to it or before it from within or from behind."""
+    """Whether control enters at the start and does not return: no branch leads back to it or before it from within or from after it."""
     for source, target in branches:
         if source >= sides.then and target <= sides.end and target <= source:
             return False
@@ -81,11 +81,11 @@ def _is_entered_at_its_begin(sides: Sides, branches: Sequence[tuple[int, int]]) 
 
 
 def _only_narrows(lines: Sequence[Line], first: int, last: int, branches: Sequence[tuple[int, int]]) -> bool:
-    """Whether all lanes between these lines are among those behind the first one: what comes back was taken away since."""
+    """Whether all lanes between these lines are among those after the first one: only lanes disabled since then are enabled again."""
     sources: dict[int, list[int]] = {}
     for source, target in branches:
         sources.setdefault(target, []).append(source)
-    behind: dict[int, set[str]] = {}  # registers with such lanes, behind each line
+    behind: dict[int, set[str]] = {}  # registers with such lanes, after each line
     for index in range(first + 1, last):
         line = lines[index]
         ways = [each for each in sources.get(index, ()) if first < each < index]

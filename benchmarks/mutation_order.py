@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""Whether a wait or a barrier orders anything that would not be ordered without it: a replay of what the waves did, with the
-counters and barriers of the mutant, and a walk over the code with its registers. Independent of the simulator's checkers.
+"""Determines whether a wait or a barrier orders anything that would be unordered without it, by replaying the memory events of the
+waves with the counters and barriers of the mutant, and by following the registers through the code. Independent of the simulator's
+checkers.
 
-LDS: two accesses of different waves to the same bytes, one of them a write, are ordered if one has landed, by a wait of its
+LDS: two accesses of different waves to the same bytes, one of them a write, are ordered if one has completed, by a wait of its
 wave, before a barrier that the other wave has passed when it issues its own. An access is pending until such a wait: LDS
 instructions complete in order, and so do those of vector memory (CDNA3 ISA manual, section 4.4).
-Global memory, where a kernel reads what it writes: the bytes that waves access are not known, so every store is taken to meet every
-other access; whatever the shipped waits and barriers order has to stay ordered. Kernels with atomic accesses, or with accesses that
-are coherent between workgroups, are not judged.
-Registers: no instruction touches what a load may still have to write, on any path through the executed code; or else on those paths
-that lead from each memory instruction, wait or barrier of a wave to the one that it did next.
+Global memory, where a kernel reads what it writes: the bytes that waves access are not known, so every store is assumed to conflict
+with every other access; everything that the shipped waits and barriers order must stay ordered. Kernels with atomic accesses, or with
+accesses that are coherent between workgroups, are not judged.
+Registers: no instruction touches a register that a load in flight may still write, either on any path through the executed code, or
+on the paths that lead from each memory instruction, wait or barrier of a wave to its next one.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from mutation_registers import registers
 _BARRIER, _WAIT, _VECTOR_MEMORY, _TO_LDS, _LDS = range(5)
 _NEVER = 1 << 30
 _NO_CELLS = np.zeros(0, np.int64)
-# Without a result, of whole numbers: in whatever order several of them come, the sum is the same.
+# Without a result and on integers: the sum is the same in any order.
 _COMMUTATIVE = re.compile(r"ds_(add|sub|max|min|or|and|xor)_[uib](32|64)$")
 _COHERENT = re.compile(r".*(_atomic| sc[01]\b)|buffer_(inv|wb)")
-# State of registers: loads that may be in flight, with the least number of younger ones of their queue.
+# State of registers: loads that may be in flight, each with the least number of younger ones in its queue.
 State = dict[int, int]
 
 
@@ -46,11 +47,11 @@ class Access:
     issue_clock: int
     land_epoch: int = _NEVER
     land_clock: int = _NEVER
-    commutes: int = 0  # with others of this number
+    commutes: int = 0  # with others of the same number
 
 
 def _events(trace: bytes) -> dict[int, dict[int, list[tuple]]]:
-    """workgroup: wave: (address, kind, bytes, LDS addresses)"""
+    """By workgroup and wave: (address, kind, bytes, LDS addresses)."""
     words = np.frombuffer(trace, np.uint32)
     result: dict[int, dict[int, list[tuple]]] = defaultdict(lambda: defaultdict(list))
     at = 0
@@ -63,7 +64,7 @@ def _events(trace: bytes) -> dict[int, dict[int, list[tuple]]]:
 
 
 class Order:
-    """The events of one run of a kernel as shipped."""
+    """The events of one run of the shipped kernel."""
 
     def __init__(self, trace: bytes, mutations: Mutations, reads_what_it_writes: bool = False):
         self.mutations = mutations
@@ -72,7 +73,7 @@ class Order:
         self.events = _events(trace)
         executed = [line for line in mutations.lines if line.address in mutations.executed]
         self.understood = not any(
-            # An atomic access that returns nothing (without sc0) changes no register and no LDS.
+            # An atomic access without a result (without sc0) changes no register and no LDS.
             re.match(r"flat_|scratch_|.*_atomic.* sc0\b|s_setpc|s_swappc|s_setvskip", line.text)
             or (line.mnemonic.startswith("ds_") and not _is_known_in_lds(line.mnemonic))
             for line in executed
@@ -90,7 +91,7 @@ class Order:
     def keeps(self, mutant: Mutant) -> bool:
         if not self.understood:
             return False
-        # Waits for LDS alone have no part in what waves see of global memory.
+        # Waits for LDS alone do not affect what waves see of global memory.
         of_lds_alone = mutant.kind == "wait" and all(counter == "lgkmcnt" for counter, _ in mutant.relaxed)
         of_memory = self.reads_what_it_writes and not of_lds_alone
         if of_memory and self.is_coherent:
@@ -125,7 +126,7 @@ class Order:
         return len(barriers) == 1 and self._all_ordered(accesses)
 
     def _workgroup_loses_order(self, waves: dict[int, list[tuple]], mutant: Mutant) -> bool:
-        """Whether of two accesses to global memory, one of them a store, one came before the other, and now need not."""
+        """Whether any two accesses to global memory, one of them a store, were ordered and no longer are."""
         rows = []
         for wave, events in waves.items():
             _, shipped, _ = self._replay(wave, events, None)
@@ -143,10 +144,10 @@ class Order:
     def _replay(
         self, wave: int, events: list[tuple], mutant: Mutant | None
     ) -> tuple[list[Access], list[Access], int]:
-        """Accesses to LDS, accesses to global memory, and the barriers that were passed."""
+        """Accesses to LDS, accesses to global memory, and the number of barriers passed."""
         epoch, found, memory = 0, [], []
         queues: dict[str, list[Access]] = {"vmcnt": [], "lgkmcnt": []}
-        half = None  # the instruction of which the last event was the first half
+        half = None  # the instruction for which the last event was the first half
         for clock, (address, kind, size, lds) in enumerate(events):
             line = self.lines[address]
             if kind == _BARRIER:
@@ -171,7 +172,7 @@ class Order:
                 )
                 found.append(access)
                 paired = ("read2" in line.mnemonic or "write2" in line.mnemonic) and half is None
-                if paired:  # both halves land together: the first is counted with the second
+                if paired:  # both halves complete together: the first is counted with the second
                     half = access
                 else:
                     if half is not None:
@@ -179,7 +180,7 @@ class Order:
                         found.remove(half)
                         half = None
                     queues[counter].append(access)
-        # What a load to LDS reads of global memory has landed when it has.
+        # A load to LDS has completed its read of global memory when it completes.
         memory += [replace(access, writes=False) for access in found if access.queue == "vmcnt"]
         return found, memory, epoch
 
@@ -190,7 +191,7 @@ class Order:
 
     @staticmethod
     def _all_ordered(accesses: list[Access]) -> bool:
-        """An access that shares a cell but no byte with another counts as meeting it: that errs on the safe side."""
+        """Whether all are ordered. Accesses that share a cell but no byte count as conflicting, which errs on the safe side."""
         if not accesses:
             return True
         columns = np.array([
@@ -216,7 +217,7 @@ class Order:
         return True
 
     def _registers_are_safe(self, mutant: Mutant) -> bool:
-        """Loads that may be in flight, with the least number of younger ones of their queue, at every instruction."""
+        """Tracks, for every instruction, the loads that may be in flight and the least number of younger ones in their queue."""
         lines, executed, index_of = self.mutations.lines, self.mutations.executed, self._index_of
         entering: dict[int, State] = {}
         first = min(index_of[address] for address in executed)
@@ -242,13 +243,13 @@ class Order:
         return True
 
     def _registers_are_safe_in_the_run(self, mutant: Mutant) -> bool:
-        """The same, wave by wave: paths are those between an event and the next one. No instruction that makes events lies on them."""
+        """The same, wave by wave: paths lead from one event to the next, with no instruction that causes events between them."""
         known: dict[tuple, State | None] = {}
         for waves in self.events.values():
             for events in waves.values():
                 at, state, is_half = None, {}, False
                 for address, *_ in [*events, (None,)]:
-                    # Of read2 and write2 the second half.
+                    # For read2 and write2, the second half.
                     is_half = not is_half and address == at and "2" in self.lines[at].mnemonic.split("_")[1]
                     if is_half:
                         continue
@@ -272,7 +273,7 @@ class Order:
         )
 
     def _behind(self, index: int) -> list[int]:
-        """The lines that are executed behind one."""
+        """The lines that can be executed after a line."""
         line = self.mutations.lines[index]
         found = [] if line.mnemonic in ("s_branch", "s_endpgm") else [index + 1]
         if line.target is not None:
@@ -280,7 +281,7 @@ class Order:
         return [each for each in found if self.mutations.lines[each].address in self.mutations.executed]
 
     def _path(self, at: int | None, to: int | None) -> tuple[list[int], dict[int, list[int]], int | None]:
-        """Where paths begin; the lines on them, each with those behind it; where they end. None: the program's own begin and end."""
+        """The lines where paths begin; the lines on them, each with its successors; where they end. None: the program's begin and end."""
         lines = self.mutations.lines
         begin = [min(self._index_of[address] for address in self.mutations.executed)]
         if at is not None:
@@ -313,7 +314,7 @@ class Order:
         return [index for index in begin if index in on_path], behind_each, end
 
     def _between(self, at: int | None, to: int | None, state: State, mutant: Mutant) -> State | None:
-        """The state behind the event at `to`, from the one behind the event at `at`. None: a register is touched too early."""
+        """The state after the event at `to`, from the state after the event at `at`. None: a register is touched too early."""
         begin, behind_each, end = self._path(at, to)
         if not begin:
             return None
@@ -346,7 +347,7 @@ class Order:
         for load in state:
             meeting = touched & _results(self.lines[load])
             in_order = queue == _queue(self.lines[load]) and queue != "scalar"
-            if in_order and _results(line):  # a result that a younger load of the queue overwrites in order
+            if in_order and _results(line):  # younger loads of the queue overwrite a result in order
                 meeting &= registers(",".join(line.operands[1:]))
             if meeting and not self._is_of_other_lanes(load, index):
                 return None
@@ -367,7 +368,7 @@ class Order:
         return after
 
     def _is_of_other_lanes(self, load: int, index: int) -> bool:
-        """A load changes the registers of its lanes, and a plain instruction those of other ones."""
+        """Whether the load and the instruction, a plain one, access registers of disjoint lanes."""
         return is_plain(self.mutations.lines[index]) and any(
             sides.separate(self._index_of[load], index) for sides in self._sides
         )
@@ -387,7 +388,7 @@ class Order:
         line = self.mutations.lines[index]
         touched = registers(line.text[len(line.mnemonic) :])
         if line.mnemonic == "v_mad_u64_u32":
-            # The compiler multiplies and adds 32 bits with it: the upper half of the addend only reaches that of the result.
+            # The compiler uses it for 32-bit multiply-add: the upper half of the addend only affects that of the result.
             upper = _upper_half(line.operands[-1])
             if upper and self._is_dead(_upper_half(line.operands[0]), index):
                 others = ",".join([line.operands[0], *line.operands[2:4]])
@@ -414,7 +415,7 @@ class Order:
 
 
 def _merged(known: State | None, state: State) -> State:
-    """Of two paths that meet."""
+    """The state where two paths meet."""
     merged = dict(known or {})
     for load, younger in state.items():
         merged[load] = min(younger, merged.get(load, younger))
@@ -435,7 +436,7 @@ def _is_known_in_lds(mnemonic: str) -> bool:
 
 
 def _sources_of_packed(line: Line) -> set[str]:
-    """Of each pair, OP_SEL chooses the register that the lower result is made of, by default the lower one, and OP_SEL_HI that of
+    """For each pair, OP_SEL selects the register for the lower result, by default the lower one, and OP_SEL_HI the one for
     the upper result, by default the upper one (CDNA3 ISA manual, VOP3P)."""
     operands = re.split(r" (?:op_sel|neg_)", line.text[len(line.mnemonic) :])[0].split(",")
     chosen = {name: choice.split(",") for name, choice in re.findall(r"(\w+):\[([01,]+)\]", line.text)}
@@ -465,7 +466,7 @@ def _queue(line: Line) -> str | None:
 
 
 def _results(line: Line) -> set[str]:
-    """Registers that change when it lands."""
+    """Registers that change when the load completes."""
     name = line.mnemonic
     loads = name.startswith(("s_load", "s_buffer_load", "ds_read", "ds_bpermute", "ds_permute", "ds_swizzle"))
     loads |= (

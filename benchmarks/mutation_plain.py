@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Vector instructions whose results need no care (CDNA3 ISA manual, section 4.5)."""
+"""Vector instructions whose results need no manually inserted wait states (CDNA3 ISA manual, section 4.5)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def is_plain(line: Line) -> bool:
                "swap", "f64", "mad_u64", "mad_i64")  # fmt: skip
     modifiers = ("sel:", "row_", "quad_perm", "op_sel:")
     text = line.text.replace("op_sel_hi:", "")
-    # OP_SEL of packed arithmetic and of v_fma_mix_f32 chooses halves of the sources, none of the result.
+    # OP_SEL of packed arithmetic and of v_fma_mix_f32 selects halves of the sources, not of the result.
     if name.startswith("v_pk_") or name == "v_fma_mix_f32":
         text = text.replace("op_sel:", "")
     return (

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Mechanical proofs that a mutant does what the kernel does. Each looks at the code and at what a run recorded, never at
-what a checker says.
+"""Mechanical proofs that a mutant behaves like the kernel. Each inspects the code and the record of a run, never the
+reports of a checker.
 
-A proof from the code alone holds for every problem. One from what a run recorded holds for this problem, in the order of waves
-that was recorded: such a mutant may be a mistake that another problem would show.
+A proof from the code alone holds for every problem. One from the record of a run holds for this problem, in the recorded
+order of waves: such a mutant may be a mistake that another problem would expose.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from mutation_plain import TRANSCENDENTAL, is_plain
 from mutation_registers import registers
 from mutation_run import Subject
 
-# Longest distance that any hazard asks for: 18 wait states (CDNA3 ISA manual, section 4.5).
+# Longest distance that any hazard requires: 18 wait states (CDNA3 ISA manual, section 4.5).
 _HAZARD_WINDOW = 19
-# Wait states after which others may use what these wrote (the same section). What a comparison writes is scalar.
+# Wait states after which others may use the results of these (the same section). Comparisons write scalar registers.
 _STATES_BEHIND_TRANSCENDENTAL, _STATES_BEFORE_DPP = 1, 2
 _STATES_BEHIND_COMPARISON, _STATES_BEFORE_MEMORY_BEHIND_IT = 2, 5
 
@@ -36,7 +36,7 @@ class Proof:
 
 
 def proof(mutant: Mutant, mutations: Mutations, subject: Subject) -> Proof | None:
-    """Of the mutant's equivalence; None without one."""
+    """A proof that the mutant is equivalent; None without one."""
     if mutant.kind in ("wait", "barrier"):
         reason = _idle_wait(mutant, subject) if mutant.kind == "wait" else None
         reason, holds = reason or _orders_nothing(mutant, mutations, subject), ON_THIS_PROBLEM
@@ -58,7 +58,7 @@ def proof(mutant: Mutant, mutations: Mutations, subject: Subject) -> Proof | Non
 
 
 def _idle_wait(mutant: Mutant, subject: Subject) -> str | None:
-    """A wait that is never reached with more in flight than it waits for lets everybody pass at once."""
+    """Proof for a wait at which the counters never exceed the mutant's: it never blocks."""
     in_flight = subject.in_flight.get(mutant.address, {"vmcnt": 0, "lgkmcnt": 0})
     if any(in_flight[counter] > count for counter, count in mutant.relaxed):
         return None
@@ -77,19 +77,19 @@ def _orders_nothing(mutant: Mutant, mutations: Mutations, subject: Subject) -> s
 
 
 def _reads_like_a_plain_one(line: Line) -> bool:
-    """A vector instruction that is not plain by what it writes, or by lanes whose registers it reads, or a load."""
+    """A vector instruction that is not plain only because of its result or of the lanes whose registers it reads, or a load."""
     name = line.mnemonic
     if name.endswith("_dpp"):
         return name.startswith("v_mov_b32")
     if name.startswith("v_writelane"):
-        return line.operands[2].isdigit()  # a lane that no register selects
+        return line.operands[2].isdigit()  # a lane that is not selected by a register
     return name.startswith((*TRANSCENDENTAL, "v_cmp_", "buffer_load", "global_load")) and "f64" not in name
 
 
 def _nothing_to_wait_for(mutant: Mutant, mutations: Mutations, taken: frozenset[int]) -> str | None:
-    """The compiler waits behind packed arithmetic as if it wrote half registers, and around inline assembly. Going back
-    from the instruction behind the s_nop on every path through the addresses `taken`: whatever it depends on, or overwrites, comes
-    from a plain instruction, for which the hardware waits by itself, or lies far enough back."""
+    """Proof for an s_nop. The compiler inserts waits after packed arithmetic as if it wrote half registers, and around inline assembly.
+    On every path through the addresses `taken` that leads to the instruction after the s_nop, everything that it depends on or
+    overwrites comes from a plain instruction, for which the hardware waits by itself, or is far enough back."""
     index = next(i for i, line in enumerate(mutations.lines) if line.address == mutant.address)
     consumer = mutations.lines[index + 1]
     if consumer.mnemonic.startswith("s_load"):
@@ -107,7 +107,7 @@ def _nothing_to_wait_for(mutant: Mutant, mutations: Mutations, taken: frozenset[
     )
     if not _is_free_of(needs, index, mutations, taken, behind_comparisons):
         return None
-    # Of a source with DPP, what other lanes have.
+    # For a source with DPP, the values in other lanes.
     if consumer.mnemonic.endswith("_dpp") and not _is_free_of(
         registers(consumer.operands[1]), index, mutations, taken, behind_comparisons, _STATES_BEFORE_DPP
     ):
@@ -123,13 +123,13 @@ def _is_free_of(
     behind_comparisons: int,
     least: int = 0,
 ) -> bool:
-    """Whether no instruction before line `index`, of those at the addresses `taken`, wrote or still reads one of these too near for one
-    behind it: for so many wait states where it is a comparison, and for `least` even where it is a plain instruction."""
+    """Whether no instruction before line `index`, among those at the addresses `taken`, wrote or still reads one of these registers too
+    close to its user: `behind_comparisons` wait states for a comparison, and `least` even for a plain instruction."""
     sources: dict[int, list[int]] = {}
     for at, line in enumerate(mutations.lines):
         if line.target is not None and line.address in taken:
             sources.setdefault(line.target, []).append(at)
-    # Places to go on from, as "everything before line `at`": what is still needed there, and the states up to there.
+    # Places to continue from, as "everything before line `at`": the registers still needed there, and the wait states up to there.
     paths, seen = [(index, frozenset(needs), 0)], set()
     while paths:
         at, needed, states = paths.pop()
@@ -158,33 +158,33 @@ def _is_free_of(
 def _left_to_need(
     line: Line, needs: frozenset[str], states: int, behind_comparisons: int
 ) -> frozenset[str] | None:
-    """Of `needs`, what instructions before this one may still write; None if this one is too near for one of them."""
-    # One wait state between a scalar write of M0 and a load to LDS; other scalar results need none. Of stores only
-    # those of more than 64 bits take their data late.
+    """The part of `needs` that instructions before this one may still write; None if this one is too close for one of them."""
+    # One wait state between a scalar write of M0 and a load to LDS; other scalar results need none. Among stores, only
+    # those of more than 64 bits read their data late.
     written = registers(line.operands[0]) if line.operands else set()
     touched = registers(line.text[len(line.mnemonic) :])
     if line.mnemonic.startswith("s_"):
         harmless = not ("m0" in written & needs and states < 1)
         if states < _STATES_BEFORE_MEMORY_BEHIND_IT - 1:
-            # The table of wait states says nothing of a scalar result between the two instructions that it names.
+            # The table of wait states does not cover a scalar result between the two instructions that it names.
             written = set()
     elif "store" in line.mnemonic or line.mnemonic.startswith("ds_write"):
         harmless, written = not re.search("x[34]|b96|b128|2st|write2", line.mnemonic), set()
     elif line.mnemonic.startswith(("buffer_load", "global_load", "ds_read")):
-        # Waits order what they load; that they still read their addresses is no hazard of the manual's.
+        # Waits order the loaded data; that loads still read their addresses is not a hazard in the manual.
         harmless, written = True, set()
     else:
-        # What only reads a register is in nobody's way, but for matrix instructions; these write more than they name first.
+        # Instructions that only read a register cause no hazard, except matrix instructions; these write more than they name first.
         more = ("mfma", "smfmac", "_co_", "div_", "cmpx", "swap", "mad_u64", "mad_i64")
         only_reads = not written & needs and not any(word in line.mnemonic for word in more)
-        # v_writelane: a lane of a VGPR, as any other result.
+        # v_writelane: a lane of a VGPR, like any other result.
         needs_no_care = is_plain(line) or line.mnemonic.startswith("v_writelane")
         harmless = only_reads or needs_no_care or states >= _states_behind(line, behind_comparisons)
     return None if touched & needs and not harmless else needs - written
 
 
 def _states_behind(line: Line, behind_comparisons: int) -> int:
-    """Wait states that its result asks for at most."""
+    """The most wait states that its result requires."""
     name = line.mnemonic
     if name.startswith(TRANSCENDENTAL) and "f64" not in name:
         return _STATES_BEHIND_TRANSCENDENTAL
@@ -194,7 +194,7 @@ def _states_behind(line: Line, behind_comparisons: int) -> int:
 
 
 def _sign_of_the_lane(mutant: Mutant, mutations: Mutations) -> str | None:
-    """A division of the lane's number, by rounding towards zero, shifts its sign: 0, however far."""
+    """Proof for the correction of a division of the lane's number towards zero: it shifts the sign, which is 0, by any amount."""
     shift = re.fullmatch(r"v_lshrrev_b32_e32 (v\d+), \d+, (v\d+)", mutant.text)
     if not shift:
         return None
