@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Registers that operands name."""
+"""Parses the registers that operands name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 
 def registers(text: str) -> set[str]:
-    """Everything in an operand list that holds state."""
+    """All registers and other state named in an operand list."""
     found = set()
     for kind, one, first, last in re.findall(r"\b([vsa])(?:(\d+)|\[(\d+):(\d+)\])", text):
         numbers = range(int(one), int(one) + 1) if one else range(int(first), int(last) + 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Launches that were seen once, repeated with changed code: what the simulator and its checkers say to it."""
+"""Repeats recorded launches with changed code, and reports the findings of the simulator and its checkers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import numpy as np
 import hipkittens
 from hipkittens import _findings, _installation, _library, _simulator
 
-# All checkers but the notes, which are about speed.
+# All checkers except the notes, which concern speed.
 ERRORS = sum(bit for name, bit in _findings.CHECKERS.items() if name != "notes")
-# Waves in index order up to the next barrier; in another order; side by side, a few instructions at a time.
+# Waves in index order up to the next barrier; in another order; interleaved, a few instructions at a time.
 ORDERS: tuple[dict[str, int], ...] = (
     {"checks": ERRORS, "wave_order_seed": 0},
     {"checks": ERRORS, "wave_order_seed": 5},
@@ -50,7 +50,7 @@ _Observer = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Observed))
 
 
 class Fault(Exception):
-    """A launch or a load failed; the text is the simulator's."""
+    """A launch or a load failed; the text is the simulator's message."""
 
 
 def _simulator_library() -> ctypes.CDLL:
@@ -76,7 +76,7 @@ class Region:
 
 @dataclass
 class Launch:
-    """Everything a launch needs; its memory is a copy of what the launch saw."""
+    """Everything a launch needs; its memory is a copy of the memory at the time of the launch."""
 
     kernel: str
     target: str
@@ -87,7 +87,7 @@ class Launch:
     regions: list[Region] = field(default_factory=list)
 
     def first_workgroups(self, count: int) -> None:
-        """Keeps those, so that a few tiles of a problem that fills the device can be run alone."""
+        """Keeps the first `count` workgroups, so that a few tiles of a problem that fills the device can be run alone."""
         grid = list(self.grid)
         for axis in (2, 1, 0):
             others = int(np.prod(grid[:axis]))
@@ -95,14 +95,14 @@ class Launch:
         self.grid = tuple(grid)
 
     def share_among(self, workgroups: int, offset: int, size: int) -> None:
-        """Tells so many workgroups that they are all there are, by the argument that counts workers."""
+        """Sets the argument that counts workers, so that this many workgroups act as if they were all there are."""
         workers = int.from_bytes(self.arguments[offset : offset + size], "little")
         together = -(-workers // self.grid[0])
         fewer = min(workers, workgroups * together).to_bytes(size, "little")
         self.arguments = self.arguments[:offset] + fewer + self.arguments[offset + size :]
 
     def drop_untouched(self, loaded: Container[str]) -> None:
-        """Cuts what is only written to down to the part that a run has changed. `loaded`: names of regions."""
+        """Truncates regions that are only written to the part that a run has changed. `loaded`: names of regions that are read."""
         for region in self.regions:
             if region.writable and region.name not in loaded:
                 changed = np.flatnonzero(region.data != region.before)
@@ -110,7 +110,7 @@ class Launch:
                 region.data, region.before = region.data[:end], region.before[:end].copy()
 
     def run(self, image: bytes, **settings: int) -> dict[str, Any]:
-        """The report; the results are in the regions."""
+        """Runs the code object and returns the report; the results are in the regions."""
         for region in self.regions:
             if region.writable:
                 region.data[:] = region.before
@@ -156,14 +156,14 @@ class Launch:
 
 
 def capture(target: str, wanted: Iterable[str], call: Callable[[], Any], skip: bool) -> dict[str, Launch]:
-    """The first launch of each of the kernels while `call` runs. skip: no launch is run, for what takes long."""
+    """The first launch of each of the kernels during `call`. skip: do not run any launch, for long problems."""
     return {kernel: first for kernel, (first,) in captures(target, wanted, call, skip, most=1).items()}
 
 
 def captures(
     target: str, wanted: Iterable[str], call: Callable[[], Any], skip: bool, most: int
 ) -> dict[str, list[Launch]]:
-    """As `capture`, of each kernel the first `most` launches."""
+    """Like `capture`, but the first `most` launches of each kernel."""
     names, found = frozenset(wanted), defaultdict(list)
 
     def observe(seen: Any) -> int:
@@ -189,7 +189,7 @@ def captures(
 def _copied(seen: Any) -> Launch:
     regions = [seen.regions[index] for index in range(seen.region_count)]
     regions = [region for region in regions if region.bytes]
-    # Regions may overlap: each run of overlapping ones moves as a whole.
+    # Regions may overlap: each group of overlapping ones moves as a whole.
     spans: list[list[int]] = []
     for begin, end in sorted((region.begin, region.begin + region.bytes) for region in regions):
         if spans and begin < spans[-1][1]:
@@ -199,7 +199,7 @@ def _copied(seen: Any) -> Launch:
     memory = {}
     for begin, end in spans:
         room = np.empty(end - begin + 2 * _PAGE, np.uint8)
-        shift = (begin - room.ctypes.data) % _PAGE  # the same place in a page
+        shift = (begin - room.ctypes.data) % _PAGE  # the same offset in a page
         data = room[shift : shift + end - begin]
         ctypes.memmove(data.ctypes.data, begin, end - begin)
         memory[begin, end] = data
@@ -220,15 +220,15 @@ def _copied(seen: Any) -> Launch:
 
 @dataclass
 class Subject:
-    """A kernel as shipped: what it does in a launch, and how that shows."""
+    """A kernel as shipped: its behavior in a launch, and how deviations from it are detected."""
 
     launch: Launch
     image: bytes
     executed: list[int] = field(init=False)
-    in_flight: dict[int, dict[str, int]] = field(init=False)  # at waits: the largest counters found
-    reads_what_it_writes: bool = field(init=False)  # some region
+    in_flight: dict[int, dict[str, int]] = field(init=False)  # at waits: the largest counter values
+    reads_what_it_writes: bool = field(init=False)  # in some region
     trace: bytes = field(init=False)  # of memory instructions, waits and barriers
-    order: Any = field(init=False, default=None)  # mutation_order.Order, made when it is needed
+    order: Any = field(init=False, default=None)  # mutation_order.Order, created on first use
     known: set = field(init=False)
     right: list[np.ndarray] = field(init=False)
     limit: int = field(init=False)
@@ -242,7 +242,7 @@ class Subject:
         self.executed = [address for address, *_ in record["instructions"]]
         self.in_flight = {address: {"vmcnt": vm, "lgkmcnt": lgkm} for address, vm, lgkm in record["waits"]}
         self.right = self.launch.results()
-        # The limit is per workgroup; a mutant that turns for ever shall end soon.
+        # The limit is per workgroup; a mutant that loops forever must end soon.
         self.limit = 4 * record["report"]["instructions"] + 10000
         self.known = set()
         for order in ORDERS:
@@ -252,13 +252,13 @@ class Subject:
                 raise AssertionError(f"{self.launch.kernel}: other results as shipped with {order}")
 
     def _recorded(self, image: bytes, more: dict[str, bool], **settings: int) -> dict[str, Any]:
-        """A run's record, and what more it is to keep."""
+        """The record of a run, with the additional items to record."""
         _simulator.record_launches(True, **more)
         try:
             self.launch.run(image, **settings)
             (record,) = _simulator.recorded_launches()
         finally:
-            _simulator.record_launches(True)  # lets go of the record
+            _simulator.record_launches(True)  # releases the record
             _simulator.record_launches(False)
         return record
 
@@ -267,10 +267,10 @@ class Subject:
         return all(np.array_equal(now, before) for now, before in zip(written, self.right, strict=True))
 
     def noticed(self, image: bytes) -> str | None:
-        """Who notices that this is not the kernel's own code: fault, the name of a checker, or else "result".
+        """What notices that this is not the kernel's own code: "fault", the name of a checker, or else "result".
 
-        "result" is the comparison with the bits that the kernel as shipped gives, which a user does not have: it is asked last,
-        when no order of the waves has ended in a fault or a finding.
+        "result" is the bitwise comparison with the shipped kernel's results, which a user does not have. It is made last, when no order
+        of the waves has ended in a fault or a finding.
         """
         differs = False
         for order in ORDERS:
@@ -290,12 +290,12 @@ class Subject:
         return self._found_by(self.image)
 
     def _found_by(self, image: bytes) -> tuple[bytes, list[bytes]]:
-        """Digests of what each wave's instructions find in registers, and the results."""
+        """Digests of the register values that each wave's instructions read, and the results."""
         record = self._recorded(image, {"digests": True}, instruction_limit=self.limit)
         return record["digests"], [result.tobytes() for result in self.launch.results()]
 
     def finds_the_same(self, image: bytes) -> bool:
-        """Whether every instruction of this code finds in its registers what the shipped code's does, and the results are the same."""
+        """Whether every instruction of this code reads the same register values as in the shipped code, and the results are the same."""
         return self._found_by(image) == self._found
 
 

@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Accuracy of our kernels beside PyTorch's own, both against float64, over many shapes, layouts and dtypes.
+"""Compares the accuracy of our kernels and of PyTorch's own, both against float64, over many shapes, layouts and dtypes.
 
     python benchmarks/parity.py --against pytorch [--op matmul] [--target gfx950] [--arithmetic exact] [--json]
     python benchmarks/parity.py --op attention --random 500 [--seed 7] [--save-regressions tests/regressions]
     python benchmarks/parity.py --replay tests/regressions/attention-gfx942-12.json
 
-The cases of an operation are a covering array: every two values of any two of its properties meet in one of them. Each
-runs with the simulator's checks on: results and registers hold NaN until they are written. Outputs and every gradient
-are held to the bar of hipkittens/_accuracy.py, in the largest error and in the RMS, both beside the one baseline that the row
-names; products of integers to the bit. The rows also hold the largest relative error of a row of the result, and the bias: the
+The cases of an operation are a covering array: every two values of any two of its properties occur together in one of them. Each
+case runs with the simulator's checks on: results and registers hold NaN until they are written. Outputs and every gradient
+are held to the bar of hipkittens/_accuracy.py, in the largest error and in the RMS, both relative to the one baseline that the row
+names; integer products must match bitwise. The rows also hold the largest relative error of a row of the result, and the bias: the
 mean error in the direction of the reference, over its mean size. Exit code 1 when a case misses the bar.
 
-A case whose only fault is one large error, of less than twice the bar, is computed again from eight draws of values, the first
-among them; the mean of their largest errors is judged. Its rows say so (`redrawn`) and keep the ratios of the first draw; the tables count them.
+A case whose only failure is one large error, of less than twice the bar, is computed again from eight draws of values, including
+the first; the mean of their largest errors is judged. Its rows record this (`redrawn`) and keep the ratios of the first draw; the
+tables count them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from hipkittens.operations._record import Parity
 
 
 def _operation(cases: Parity | str) -> Operation:
-    """From an operation's record: its cases, or the name of those that are written beside this file."""
+    """From an operation's record: its cases, or the name of cases defined in a file next to this one."""
     if isinstance(cases, Parity):
         return parity_problem.operation_of(cases)
     module, _, name = cases.partition(":")
@@ -97,10 +98,10 @@ def over_the_bar(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def run_all(
     cases: Iterable[Case], save_to: Path | None = None, jobs: int = 1, show_progress: bool = False
 ) -> list[dict[str, Any]]:
-    """The rows of all of them; cases with a row over the bar are saved when there is a directory for them. jobs: processes that run
-    cases side by side, whose rows are the same as those of one."""
+    """The rows of all cases; cases with a row over the bar are saved if a directory is given. jobs: processes that run
+    cases in parallel; the rows are the same as those of one process."""
     found: list[dict[str, Any]] = []
-    cases = list(cases)  # of a generator the runs would take each second case
+    cases = list(cases)  # a generator could only be read once
     with contextlib.ExitStack() as open_pool:
         if jobs > 1:
             pool = open_pool.enter_context(
@@ -126,7 +127,7 @@ def save(case: Case, directory: Path) -> Path:
 
 
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Per result, target and baseline: how many, how many of them were drawn again, and the worst ratios.
+    """Per result, target and baseline: the number of rows, how many of them were drawn again, and the worst ratios.
 
     worst_first is of first draws alone.
     """
@@ -217,7 +218,7 @@ def main() -> int:
     if arguments.against == "aiter":
         if arguments.jobs > 1:
             parser.error("--jobs: cases beside AITER's objects run one at a time; leave it out")
-        import parity_aiter  # beside this file; it needs AITER's wheel
+        import parity_aiter  # next to this file; it needs AITER's wheel
 
         return parity_aiter.main(arguments)
     cases = chosen_cases(arguments)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Our results beside those of AITER's own code objects, run in the same simulator on the same inputs.
+"""Compares our results with those of AITER's own code objects, run in the same simulator on the same inputs.
 
     python benchmarks/parity.py --against aiter [--target gfx950] [--json | --markdown]
 
@@ -8,8 +8,8 @@ instructions. AITER's objects come from its installed wheel; see tests/oracles/a
 
 The bar is 1.1 times AITER's error. Both round the same numbers to the same formats once, so the errors are samples of
 one distribution: over the 10^4 and more elements of a result their root mean squares agree within a few per cent. One
-more rounding of a result, or of what it is summed from, costs 40 per cent and would show. Products stay in float32 on
-both sides: there the order of the sums is all that differs.
+additional rounding of a result, or of the terms of its sum, costs 40 per cent and would be visible. Products stay in float32 on
+both sides, where only the order of the sums differs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.oracles.aiter import attention_backward, attention_forward, decode, g
 from tests.oracles.aiter.launch import relative_error
 
 BAR = 1.1
-# Kernels whose results are other numbers than their inputs mean, and which (tests/oracles/test_aiter_doubtful.py): no judges.
+# Kernels whose results do not match their inputs, and why (tests/oracles/test_aiter_doubtful.py): not used as a reference.
 WRONG = ("mla_a8w8_qh16_qseqlen2_gqaratio16", "gfx950/mla/mla_a8w8_qh16_qseqlen4_gqaratio16")
 TARGETS = ("gfx942", "gfx950")
 
@@ -78,7 +78,7 @@ def _normal(*shape: int, seed: int) -> torch.Tensor:
 
 
 def _beside(case: Case, ours: Callable[[], torch.Tensor], theirs: gemm.Result | decode.Result, out=None):
-    """The row of one result. out: theirs, where it is not as the object has left it."""
+    """The row of one result, compared with AITER's. out: theirs, if it is not what the object has stored."""
     with hipkittens.simulate(case.target):
         own, count = _counted(ours)
     counts = count, theirs.run.report.instructions
@@ -108,7 +108,7 @@ def run_float4(case: Case) -> list[dict[str, Any]]:
 
 
 def run_block_scaled(case: Case) -> list[dict[str, Any]]:
-    """gfx950's give bfloat16, gfx942's float16."""
+    """The objects of gfx950 return bfloat16, those of gfx942 float16."""
     a, b, scale_a, scale_b, _ = gemm.block_scaled_operands(case.target, *case.shape)
     function = gemm.block_scaled_gfx942 if case.target == "gfx942" else gemm.block_scaled_gfx950
     theirs = function(case.name, *case.shape)
@@ -138,8 +138,8 @@ def run_forward(case: Case) -> list[dict[str, Any]]:
 
 
 def run_backward(case: Case) -> list[dict[str, Any]]:
-    """AITER gets the logarithms and row sums that its other kernels make from float64; the sums over a group of query
-    heads, which its host does in PyTorch, and the rounding of dQ are done here, once, in PyTorch."""
+    """AITER's kernel is passed the logarithms and row sums that its other kernels compute, here from float64. The sums over a group
+    of query heads, which its host code does in PyTorch, and the rounding of dQ are done here, once, in PyTorch."""
     *inputs, d_out = _attention_inputs(case)
     leaves = [value.detach().requires_grad_() for value in inputs]
     with hipkittens.simulate(case.target):
@@ -163,7 +163,7 @@ def run_backward(case: Case) -> list[dict[str, Any]]:
 
 
 def run_paged(case: Case) -> list[dict[str, Any]]:
-    """shape: key heads, query heads of each, new tokens of each sequence (0: one), places of a block, then the sequences' keys."""
+    """shape: key heads, query heads per key head, new tokens of each sequence (0: one), block size, then the sequences' numbers of keys."""
     kv_heads, group, tokens, block, *contexts = case.shape
     arguments = contexts, kv_heads, group, tokens, block
     problem = decode.paged_problem(case.name, *arguments)
@@ -179,8 +179,8 @@ def run_paged(case: Case) -> list[dict[str, Any]]:
 
 
 def run_latent(case: Case) -> list[dict[str, Any]]:
-    """shape: heads, new tokens of each sequence, splits, then the sequences' keys. Queries of 8 bits are exact in bfloat16, and their
-    factor is the scale's."""
+    """shape: heads, new tokens of each sequence, splits, then the sequences' numbers of keys. 8-bit queries are exact in bfloat16, and
+    their factor is part of the scale."""
     heads, tokens, splits, *lengths = case.shape
     problem = decode.latent_problem(case.name, lengths, heads, tokens)
 
@@ -196,7 +196,7 @@ def run_latent(case: Case) -> list[dict[str, Any]]:
 
 
 def run_prefill(case: Case) -> list[dict[str, Any]]:
-    """shape: heads, then the sequences' tokens."""
+    """shape: heads, then the sequences' numbers of tokens."""
     heads, *lengths = case.shape
     problem = decode.prefill_problem(lengths, heads)
 
@@ -210,8 +210,8 @@ def run_prefill(case: Case) -> list[dict[str, Any]]:
 
 
 def decoding_cases(target: str) -> Iterator[Case]:
-    """Every object of pa and of mla that the simulator's wheel tests run, but for persistent ones (_ps), whose work lists another kernel
-    makes, and WRONG ones. By default the first of each kind of cache."""
+    """Every object of pa and of mla that the simulator's wheel tests run, except persistent ones (_ps), whose work lists another kernel
+    makes, and those in WRONG. By default the first of each kind of cache."""
     seen = set()
     prefixes = f"{target}/pa/", f"{target}/mla/"
     for name in sorted(each for each in wheel.objects() if each.startswith(prefixes)):
@@ -237,7 +237,7 @@ def _shape_of_float4(name: str) -> tuple[int, int, int]:
 
 
 def quantised_product_cases(target: str) -> Iterator[Case]:
-    """Every object of a product of 8 or 4 bits; by default the first of each family."""
+    """Every object of an 8-bit or 4-bit product; by default the first of each family."""
     families = {
         "i8gemm": ("product", run_int8, lambda name: (200, 256, 512, 1)),
         "f4gemm": ("product", run_float4, _shape_of_float4),
@@ -278,7 +278,7 @@ def cases(targets: tuple[str, ...] = TARGETS) -> Iterator[Case]:
 
 
 def main(arguments) -> int:
-    """What parity.py --against aiter does, with its parsed arguments."""
+    """Implements parity.py --against aiter, with its parsed arguments."""
     rows = []
     for case in cases((arguments.target,) if arguments.target else TARGETS):
         rows += case.run(case)
@@ -294,7 +294,7 @@ def main(arguments) -> int:
     return int(not worst <= BAR)
 
 
-# What operands or caches hold, by parts of objects' names; others have 16 bits.
+# Storage of operands or caches, by parts of objects' names; others have 16 bits.
 _STORED = {
     "perTokenI8": "int8, scales of rows",
     "gemm_a8w8": "int8, scales of rows",
@@ -312,7 +312,7 @@ def _stored(name: str) -> str:
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
-    """By operation, what is stored and target: objects, cases, and the worst ratio, which is of our error to AITER's."""
+    """By operation, storage and target: objects, cases, and the worst ratio of our error to AITER's."""
     lines = [
         "| operation | operands or caches | target | objects | cases | our errors | AITER's | worst ratio |",
         "| --- | --- | --- | ---: | ---: | --- | --- | ---: |",

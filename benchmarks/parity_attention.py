@@ -14,10 +14,10 @@ from hipkittens._accuracy import FLOAT32_UNIT_ROUNDOFF
 
 QUERIES = (17, 1, 2, 64, 255, 257)
 KEYS = (130, 1, 2, 17, 255, 257)
-HEADS = ((4, 2), (1, 1), (3, 1), (4, 4), (5, 1), (4, 1), (8, 1))  # of q, of k and v
+HEADS = ((4, 2), (1, 1), (3, 1), (4, 4), (5, 1), (4, 1), (8, 1))  # heads of q, heads of k and v
 HEAD_SIZES = (64, 8, 40, 80, 104, 128, 192, 256)
-# normal; large: scores of some hundreds; growing: every tile's scores exceed the last's; late: those of the last quarter
-# exceed all before by far; mean: values far from zero.
+# normal; large: scores of some hundreds; growing: every tile's scores exceed those of the previous one; late: the scores of the last
+# quarter far exceed all earlier ones; mean: values far from zero.
 VALUES = ("normal", "large", "growing", "late", "mean")
 STORAGE = ("dense", "swapped", "gap", "odd", "packed", "loose", "expanded")
 WINDOWS = ((-1, -1), (20, -1), (40, 9), (0, 0), (-1, 3))
@@ -29,7 +29,7 @@ BASELINE = (
 
 
 def hidden(n_q: int, n_k: int, causal: bool, window: tuple[int, int]) -> torch.Tensor:
-    """Which keys a query does not see: flash-attention's rule, aligned to the bottom right."""
+    """The keys that are hidden from each query: flash-attention's rule, aligned to the bottom right."""
     place, key = torch.arange(n_q)[:, None] + n_k - n_q, torch.arange(n_k)[None, :]
     mask = torch.zeros(n_q, n_k, dtype=torch.bool)
     if causal:
@@ -42,7 +42,7 @@ def hidden(n_q: int, n_k: int, causal: bool, window: tuple[int, int]) -> torch.T
 
 
 class Terms(NamedTuple):
-    """What becomes of scaled scores before the softmax; sinks and slopes are float32 (heads,)."""
+    """The transformation of scaled scores before the softmax; sinks and slopes are float32 (heads,)."""
 
     sinks: torch.Tensor | None = None
     softcap: float = 0.0
@@ -59,7 +59,7 @@ class Terms(NamedTuple):
         return {"softcap": self.softcap, "alibi_slopes": self.slopes}
 
     def scores(self, scaled: torch.Tensor) -> torch.Tensor:
-        """Of scaled products (B, H, n_q, n_k)."""
+        """Scores from scaled products (B, H, n_q, n_k)."""
         if self.softcap:
             scaled = self.softcap * torch.tanh(scaled / self.softcap)
         if self.slopes is not None:
@@ -72,7 +72,7 @@ class Terms(NamedTuple):
         return 1 - torch.tanh(scaled / self.softcap) ** 2 if self.softcap else 1.0
 
     def with_sinks(self, lse: torch.Tensor) -> torch.Tensor:
-        """The logarithm of all that a query's weights add up to, (B, H, n_q)."""
+        """The logarithm of the sum of a query's weights including sinks, (B, H, n_q)."""
         return lse if self.sinks is None else torch.logaddexp(lse, self.sinks.to(lse.dtype)[:, None])
 
     def weights(self, scores: torch.Tensor) -> torch.Tensor:
@@ -102,26 +102,26 @@ def steps(q, k, v, scale, mask, terms=NONE):
 
 
 def exact_operands(q, k, v, grad_out) -> tuple[torch.Tensor, ...]:
-    """In float64 and (batch, heads, rows, size), with a key head for every query head."""
+    """The operands in float64 and (batch, heads, rows, size), with a key head for every query head."""
     group = q.shape[2] // k.shape[2]
     q, k, v, grad_out = (t.double().transpose(1, 2) for t in (q, k, v, grad_out))
     return q, k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1), grad_out
 
 
 def exact_weights(q, k, scale, mask, terms=NONE) -> torch.Tensor:
-    """Of such operands; a query that sees nothing has none."""
+    """The weights of such operands; zero for a query that sees nothing."""
     return terms.weights(terms.scores(q @ k.mT * scale).masked_fill(mask, float("-inf")))
 
 
 def in_mixed_precision(q, k, v, grad_out, grad_lse, scale, mask, terms=NONE) -> tuple[torch.Tensor, ...]:
-    """out, dq, dk, dv, the LSE and the gradient of sinks (None without) as PyTorch gives them with float32 scores and softmax,
+    """out, dq, dk, dv, the LSE and the gradient of sinks (None without) as PyTorch computes them with float32 scores and softmax,
     whose operands have the inputs' dtype.
 
-    Rounded to it are P = softmax(S), dS, the output and the gradients, and delta = rowsum(dO O) is of the rounded output:
-    FlashAttention-2's formulas (Dao 2023), as PyTorch's fused attention on GPUs has them. Sums are float32. The output's P is rounded
-    before its normalisation, against the maximum of the first keys that a query sees, as where rescaling is skipped
-    (FlashAttention-4): a weight near 1 then has the error of any other, which matters where one key has nearly all. With sinks the
-    output and the LSE have a P each, and gradients of their own that are rounded before they are added.
+    P = softmax(S), dS, the output and the gradients are rounded to that dtype, and delta = rowsum(dO O) uses the rounded output:
+    FlashAttention-2's formulas (Dao 2023), as in PyTorch's fused attention on GPUs. Sums are float32. The output's P is rounded
+    before its normalization, relative to the maximum of the first keys that a query sees, as where rescaling is skipped
+    (FlashAttention-4): a weight near 1 then has the same error as any other, which matters where one key has nearly all the weight. With
+    sinks the output and the LSE have one P each, and separate gradients that are rounded before they are added.
     """
     dtype, group = q.dtype, q.shape[2] // k.shape[2]
     if not mask.numel():  # no key, or no query
@@ -134,7 +134,7 @@ def in_mixed_precision(q, k, v, grad_out, grad_lse, scale, mask, terms=NONE) -> 
     def rounded(value):
         return value.to(dtype).float()
 
-    # Scores as matrix cores sum them, 16 features at a time.
+    # Scores in the order of matrix cores, which sum 16 features at a time.
     scaled = sum(one @ other.mT for one, other in zip(q.split(16, -1), k.split(16, -1), strict=True)) * scale
     scores = terms.scores(scaled).masked_fill(mask, float("-inf"))
     lse = scores.logsumexp(-1)
@@ -145,7 +145,7 @@ def in_mixed_precision(q, k, v, grad_out, grad_lse, scale, mask, terms=NONE) -> 
     of_scores = [p * (grad_out @ v.mT - of_out)]
     if grad_lse is not None:
         of_scores.append(NONE.weights(scores) * grad_lse[..., None])
-    if terms.sinks is None:  # one P is in both
+    if terms.sinks is None:  # one P serves both
         of_scores = [sum(of_scores)]
     ds = [rounded(part * terms.derivative(scaled)) for part in of_scores]
     of_queries = sum(rounded(part @ k * scale) for part in ds)
@@ -158,7 +158,8 @@ def in_mixed_precision(q, k, v, grad_out, grad_lse, scale, mask, terms=NONE) -> 
 
 
 def _power_of_2_apart(lse: torch.Tensor, scores: torch.Tensor, first: int = 64) -> torch.Tensor:
-    """From 1 to 2, and a power of 2 times exp(LSE - reference), the largest of the `first` scores that a query (B, H, n_q, 1) sees."""
+    """Between 1 and 2: exp(LSE - reference) times a power of 2. The reference is the largest of the `first` scores that a query
+    (B, H, n_q, 1) sees."""
     seen = ~scores.isneginf()
     reference = scores.masked_fill(seen.cumsum(-1) > first, float("-inf")).amax(-1)
     logarithm = ((lse - reference) / math.log(2)).nan_to_num()
@@ -166,21 +167,21 @@ def _power_of_2_apart(lse: torch.Tensor, scores: torch.Tensor, first: int = 64) 
 
 
 def _over_group(gradient: torch.Tensor, group: int) -> torch.Tensor:
-    """The sums over the query heads that share a key head, of (B, H, ...)."""
+    """The sums over the query heads that share a key head, for (B, H, ...)."""
     return gradient.unflatten(1, (-1, group)).sum(2)
 
 
 def sink_weights(lse: torch.Tensor, terms: Terms) -> torch.Tensor:
-    """Of each query (B, H, n_q); 0 where it sees nothing, since it has no output then."""
+    """The weight of the sink for each query (B, H, n_q); 0 where the query sees nothing, since it has no output then."""
     share = (terms.sinks.to(lse.dtype)[:, None] - terms.with_sinks(lse)).exp()
     return share.masked_fill(lse.isneginf(), 0)
 
 
 def gradient_magnitudes(q, k, v, grad_out, scale, mask, grad_lse=None, terms=NONE) -> tuple[float, ...]:
-    """What the allowances for the gradients of q, k, v and, if there are some, sinks are in proportion to: sums of absolute values.
+    """The sums of absolute values to which the allowances for the gradients of q, k, v and, if there are some, sinks are proportional.
 
-    Those of q and k hold differences of two float32 sums, which may cancel, as with a single key: 4 roundings. A gradient of
-    the LSE is one more term of that difference; that of v has no part of it. The gradients of sinks, of which there are few,
+    Those of q and k contain differences of two float32 sums, which may cancel, as with a single key: 4 roundings. A gradient of
+    the LSE is one more term of that difference; it does not affect that of v. The gradients of sinks, of which there are few,
     come from the rounded output: 3 standard deviations of a sum of such roundings.
     """
     dtype, group = q.dtype, q.shape[2] // k.shape[2]
@@ -232,7 +233,7 @@ def draw(case: dict, seed: int, n_q: int, n_k: int, batch: int) -> list[torch.Te
 
 
 def store(values: list[torch.Tensor], storage: str) -> list[torch.Tensor]:
-    """The same values at other strides. expanded and packed change them: heads repeat, or share one tensor."""
+    """The same values with other strides. expanded and packed change them: heads repeat, or share one tensor."""
     q, k, v, *rest = values
     if storage == "swapped":  # (B, H, N, D) in memory
         return [value.transpose(1, 2).contiguous().transpose(1, 2) for value in values]
@@ -321,7 +322,7 @@ def _run(target: str, case: dict, seed: int) -> list[Result]:
 
 
 def named_results(mine, baselines, exact, magnitudes) -> list[Result]:
-    """Of the output and the gradients of q, k, v and, if it has one, sinks."""
+    """The results for the output and the gradients of q, k, v and, if it has one, sinks."""
     names = ("out", "dq", "dk", "dv", "dsinks")[: len(magnitudes)]
     return [
         Result(name, mine[i], baselines[i], exact[i], magnitudes[i], BASELINE) for i, name in enumerate(names)
@@ -329,7 +330,7 @@ def named_results(mine, baselines, exact, magnitudes) -> list[Result]:
 
 
 def score_magnitude(q: torch.Tensor, k: torch.Tensor, scale: float, terms: Terms = NONE) -> float:
-    """At least the largest sum of absolute values that a score is made of."""
+    """An upper bound of the largest sum of absolute values that a score consists of."""
     largest = abs(scale) * (q.double().norm(dim=-1).max() * k.double().norm(dim=-1).max()).item()
     farthest = 0.0 if terms.slopes is None else terms.slopes.max().item() * (q.shape[1] + k.shape[1])
     # A tanh as 1 - 2 / (1 + e): three roundings of numbers up to twice the cap.
@@ -337,8 +338,8 @@ def score_magnitude(q: torch.Tensor, k: torch.Tensor, scale: float, terms: Terms
 
 
 def lse_result(mine: torch.Tensor, exact: torch.Tensor, other: torch.Tensor, scores: float) -> Result:
-    """Ours is float32, so the baseline is too. The score is rounded, then its logarithm's sum, and the whole; and ours is in base 2,
-    for which the scale, the score and what goes back are rounded, where the baseline may have a scale that is a power of 2."""
+    """The LSE: ours is float32, so the baseline is too. Rounded are the score, the logarithm of the sum, and the total. Ours is also in
+    base 2, for which the scale, the score and the conversion back are rounded, while the baseline's scale may be a power of 2."""
     seen = ~exact.isneginf()
     if not torch.equal(mine.isneginf(), ~seen):
         mine = torch.full_like(mine, float("nan"))
@@ -348,7 +349,7 @@ def lse_result(mine: torch.Tensor, exact: torch.Tensor, other: torch.Tensor, sco
 
 
 def _many_workgroups():
-    """Problems that fill the device with large tiles, which other kernels take; and long keys, which are split."""
+    """Problems that fill the device with large tiles, which other kernels process; and long keys, which are split."""
     for number, (size, dtype) in enumerate((s, d) for s in (64, 128) for d in ("bf16", "f16")):
         for n_q, n_k, causal, window in (
             (130, 130, True, (-1, -1)), (150, 470, False, (-1, -1)), (257, 300, False, (40, 9)),
@@ -366,7 +367,7 @@ def _many_workgroups():
                 "values": "growing",
                 "terms": terms,
             }
-    for dtype in ("bf16", "f16"):  # DeepSeek's heads
+    for dtype in ("bf16", "f16"):  # DeepSeek's head sizes
         yield {
             "n_q": 130,
             "n_k": 130,
@@ -411,7 +412,7 @@ ATTENTION = Operation(
 )
 
 
-# Lengths of the sequences, of q and of k.
+# Lengths of the sequences, for q and k.
 PACKS = (
     ((5, 17, 1), (5, 17, 1)), ((1,), (1,)), ((130,), (257,)), ((0, 9, 0, 4), (3, 0, 20, 4)), ((64, 64), (64, 128)),
     ((1, 1, 1, 1, 1), (33, 2, 257, 64, 1)), ((255, 2), (257, 17)),
@@ -502,7 +503,7 @@ ATTENTION_VARLEN = Operation(
         "storage": ("dense", "gap", "swapped", "packed"),
         "terms": TERMS,
         "value_size": (None, 128, 64),
-        "slack": (0, 70),  # how much longer than the longest sequence the caller says it is
+        "slack": (0, 70),  # how far the length that the caller states exceeds the longest sequence
     },
     _run_packed,
     {

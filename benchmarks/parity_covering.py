@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Covering arrays: few cases in which every value of a property meets every value of every other one."""
+"""Covering arrays: few cases in which every value of a property occurs together with every value of every other one."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
 
     python benchmarks/parity_kernels.py [--target gfx950] [--folder softmax] [--without-listed gemm] [--json]
 
-Exit code 1 when a kernel was never launched, a result is not finite (nothing that was not written stays what it was: it
-is NaN), or a checker finds something. What the results should be is benchmarks/parity.py's matter.
+Exit code 1 when a kernel was never launched, a result is not finite (memory that was not written holds
+NaN), or a checker finds something. The correctness of results is tested by benchmarks/parity.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TARGETS = ("gfx942", "gfx950")
 
 
 def loads(seen: set[tuple[str, str]]) -> None:
-    """Adds (target, name) to `seen` whenever the runtime asks for a code object, which is before its first launch."""
+    """Adds (target, name) to `seen` whenever the runtime requests a code object, which is before its first launch."""
     right = Pack.image
 
     def image(self: Pack, entry: dict[str, Any]) -> bytes:
@@ -35,7 +35,7 @@ def loads(seen: set[tuple[str, str]]) -> None:
 
 
 def run(target: str, folder: str | None = None, listed: Collection[str] = ()) -> dict[str, Any]:
-    """`listed`: folders whose kernels, and the problems that run them, `kernels list --resources` has."""
+    """`listed`: folders to skip, whose kernels and problems are covered by `kernels list --resources`."""
     elsewhere = {problem.title for each in listed for problem in _representative.problems(each)}
     seen: set[tuple[str, str]] = set()
     loads(seen)

@@ -49,9 +49,9 @@ IN_PARTS = "PyTorch's float32 products, 32 of K at a time"
 def _compare(
     target, exact, ours, theirs, inputs, grad, out_dtype, names, magnitudes, out=None, theirs_name=OWN
 ) -> list[Result]:
-    """ours(*inputs) and its gradients, beside theirs, which float64 follows too.
+    """Compares ours(*inputs) and its gradients with those of theirs, which is also evaluated in float64.
 
-    `out` takes the place of the first result of `theirs`, where PyTorch has no product of the inputs' dtype with such a result:
+    `out` replaces the first result of `theirs` if PyTorch has no product of the inputs' dtype with such a result;
     gradients have the inputs' dtype in any case.
     """
 
@@ -61,7 +61,7 @@ def _compare(
         found = torch.autograd.grad(out, list(leaves.values()), grad.to(dtype or out_dtype).to(out.dtype))
         return [out.detach(), *found]
 
-    # An f32 result shows every rounding of the sum: there the matrix cores' own count, and not the host's (`fast`).
+    # An f32 result shows every rounding of the sum: it needs the arithmetic of the matrix cores, not that of the host (`fast`).
     with simulated(target, "exact" if out_dtype == torch.float32 else None):
         mine = results(ours, leaf, None)
     baseline = results(theirs, dense_leaf, None)
@@ -99,8 +99,8 @@ def _run_matmul(target: str, case: dict, seed: int) -> list[Result]:
     def ours(a, b, bias=None):
         return hipkittens.matmul(a, b, bias=bias, out_dtype=out_dtype)
 
-    # PyTorch may fold what is broadcast into one product, whose gradient is summed before it is rounded. Batches that both
-    # operands have of their own, and ours, are rounded first.
+    # PyTorch may fold broadcast operands into one product, whose gradient is summed before it is rounded. For batches that both
+    # operands have, and in our kernels, it is rounded first.
     broadcast = batch_a != batch or batch_b != batch
 
     def own(a, b, bias=None):
@@ -125,7 +125,7 @@ def _run_matmul(target: str, case: dict, seed: int) -> list[Result]:
         size_grad.sum(tuple(range(grad.dim() - 1))).max().item(),
     ]
     names = ("", "grad_a", "grad_b", "grad_bias")
-    # A gradient that is summed over broadcast dimensions is rounded before that sum, here as in PyTorch.
+    # A gradient that is summed over broadcast dimensions is rounded before that sum, both here and in PyTorch.
     exact = [kind == "integers"] * 4
     exact[1] &= batch_a == batch
     exact[2] &= batch_b == batch or not batch_b
@@ -135,7 +135,7 @@ def _run_matmul(target: str, case: dict, seed: int) -> list[Result]:
 
 
 def _in_parts(a, b, bias=None):
-    """In float32 as matrix cores sum, a few k at a time: what has no counterpart in PyTorch."""
+    """In float32, summed like matrix cores, a few k at a time: for products without a counterpart in PyTorch."""
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     total = torch.zeros(*batch, a.shape[-2], b.shape[-1])
     for first in range(0, a.shape[-1], 32):

@@ -9,7 +9,7 @@ from parity_operation import DTYPES, Operation, Result, dense_leaf, leaf, simula
 
 import hipkittens
 
-# Single elements, primes, multiples of a lane's 8 elements and of every variant's capacity, and one off them.
+# Single elements, primes, multiples of a lane's 8 elements and of every variant's capacity, and sizes that differ from these by one.
 LENGTHS = (
     64, 1, 2, 3, 8, 17, 255, 256, 257, 512, 513, 768, 1000, 2048, 2049, 4096, 5003, 8192, 8200, 33000, 65536,
 )  # fmt: skip
@@ -51,7 +51,7 @@ def _run_norm(operation: str, target: str, case: dict, seed: int) -> list[Result
         return getattr(hipkittens, operation)(x, *arguments, residual=residual, return_residual=True)
 
     def add(x, residual):
-        """Documented: z = x + residual is rounded to x's dtype before it is normalised. So it is for float64."""
+        """As documented, z = x + residual is rounded to x's dtype before it is normalized; the float64 reference does the same."""
         if residual is None:
             return x
         z = x + residual
@@ -64,7 +64,7 @@ def _run_norm(operation: str, target: str, case: dict, seed: int) -> list[Result
         return F.layer_norm(z, (columns,), weight, bias, EPS), z
 
     def in_float32(x, residual=None, weight=None, bias=None):
-        """Of weights that PyTorch does not take beside x's dtype."""
+        """For weights whose dtype PyTorch does not accept together with x's dtype."""
         z = add(x, residual)
         wide, weight, bias = (None if value is None else value.float() for value in (z, weight, bias))
         if operation == "rms_norm":
@@ -87,7 +87,7 @@ def _run_norm(operation: str, target: str, case: dict, seed: int) -> list[Result
 
     with simulated(target):
         mine = results(ours, leaf, None)
-    # Nobody's parameters are rounded to another dtype than they have.
+    # Neither side rounds parameters to another dtype.
     taken = not case["parameters"] or DTYPES[case["parameters"]] == dtype
     baseline = results(own if taken else in_float32, dense_leaf, None)
     exact = results(own, dense_leaf, torch.float64)
@@ -100,7 +100,7 @@ def _run_norm(operation: str, target: str, case: dict, seed: int) -> list[Result
 
 
 def _norm_magnitudes(operation, inputs, dy, dz) -> dict[str, float]:
-    """The largest sums of absolute values that each result is made of: what float32 arithmetic rounds."""
+    """The largest sums of absolute values that each result consists of: the quantities that float32 arithmetic rounds."""
     x, dy = inputs["x"].double(), dy.double()
     z = x + inputs["residual"].double() if "residual" in inputs else x
     mean = z.mean(-1, keepdim=True) if operation == "layer_norm" else torch.zeros_like(z[..., :1])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What the parity of an operation is made of: its cases, the tensors compared, and the rows reported.
+"""The parts of an operation's parity test: its cases, the tensors compared, and the rows reported.
 
 A result is compared with float64 from the same rounded inputs, and its error with that of one baseline, in the largest error
-and in the RMS. A baseline is PyTorch's own operation in that dtype where there is one, or else the same operation written
-out; which of the two follows from the properties of a case and stands in its rows by name.
+and in the RMS. A baseline is PyTorch's own operation in that dtype if there is one, or else the same operation written
+out. Which of the two is used follows from the properties of a case; its rows name it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _arithmetic = contextvars.ContextVar("arithmetic", default="fast")
 
 
 def simulated(target: str, arithmetic: str | None = None) -> hipkittens.simulate:
-    """What every case runs in: NaN in what was not written, one thread, the arithmetic of the case unless one is named."""
+    """The context of every case: NaN in memory that was not written, one thread, the arithmetic of the case unless one is named."""
     return hipkittens.simulate(target, checks=True, threads=1, arithmetic=arithmetic or _arithmetic.get())
 
 
@@ -51,8 +51,8 @@ class Result:
     """One tensor of ours, the baseline's, and the float64 one.
 
     baseline_name  what the baseline computed, as the tables show it
-    magnitude      the largest sum of absolute values that an element is made of: hipkittens/_accuracy.py
-    exact          no error is allowed but one rounding to the result's dtype
+    magnitude      the largest sum of absolute values that an element consists of: hipkittens/_accuracy.py
+    exact          no error is allowed except one rounding to the result's dtype
     """
 
     name: str
@@ -68,7 +68,7 @@ class Result:
 class Case:
     operation: str
     target: str
-    properties: dict[str, Any]  # values that JSON keeps
+    properties: dict[str, Any]  # values that JSON preserves
     seed: int = 0
     arithmetic: str = "fast"
 
@@ -87,10 +87,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Operation:
-    """run takes a target, the properties and a seed.
+    """run accepts a target, the properties and a seed.
 
-    draws replaces a property's listed values in random sweeps; extra cases join every covering array. adapt makes of drawn properties
-    those that run, where not every value goes with every other.
+    draws replaces a property's listed values in random sweeps; extra cases are added to every covering array. adapt converts drawn
+    properties to valid ones, where not all values can be combined.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Operation:
         return [{**defaults, **case} for case in self.extra]
 
     def cases_over_targets(self) -> Iterator[Case]:
-        """About half as many: the target is one more property, so each pair of values may meet on one of them only. Extra cases run on both."""
+        """About half as many: the target is one more property, so a pair of values may occur on one only. Extra cases run on both."""
         covering = pairwise({"target": TARGETS, **self.factors}, seed=len(TARGETS))
         extra = [{"target": target, **case} for case in self._whole_extra() for target in TARGETS]
         for number, properties in enumerate([*covering, *extra]):
@@ -127,25 +127,25 @@ class Operation:
             yield Case(self.name, choose.choice(list(targets)), self.adapt(properties), seed + number)
 
 
-FEWEST_ELEMENTS = 128  # the largest of a handful of rounding errors says little
+FEWEST_ELEMENTS = 128  # the maximum of a handful of rounding errors says little
 
 
 MOST_REPEATS = 16
-# A larger result beside a small one is taken from the first draw alone: sixteen of them would be a gigabyte.
+# Larger results next to a small one are taken from the first draw alone: sixteen of them would be a gigabyte.
 MOST_ELEMENTS_AGAIN = 1 << 16
 
 
 def compare_case(operation: Operation, case: Case, draws: int = 1) -> list[dict[str, Any]]:
     """One row per tensor compared.
 
-    Small results, and those beside them, are computed from up to 16 draws of values, which count as one. With `draws` that is done as often, from other
-    values each time: the largest error is then the mean of those of the draws, and the RMS is over all of them.
+    Small results, and those next to them, are computed from up to 16 draws of values, which count as one. `draws` repeats all of this
+    with other values each time: the largest error is then the mean of those of the draws, and the RMS is over all of them.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # these problems are too small for more
     try:
         with _arithmetic_of(case):
-            # One draw at a time: several results with their references may take a gigabyte.
+            # One draw at a time: several results with their references may need a gigabyte.
             judged = [
                 [
                     _judge(result)
@@ -188,14 +188,14 @@ def _together(results: Sequence[Result]) -> Result:
 
 @dataclass(frozen=True)
 class _Judged:
-    """What the row of a result needs of one draw: pairs are of ours and of the baseline."""
+    """The contribution of one draw to the row of a result; pairs are of ours and of the baseline."""
 
     name: str
     baseline: str
-    is_same: bool | None  # of exact results; the rest is of others
+    is_same: bool | None  # for exact results; the other fields are for the others
     errors: Comparison | None = None
     row_errors: tuple[float, float] = (0.0, 0.0)
-    biases: tuple[float, float] = (0.0, 0.0)  # sums, over that of the reference
+    biases: tuple[float, float] = (0.0, 0.0)  # sums, relative to that of the reference
     total: float = 0.0
 
 
@@ -204,7 +204,7 @@ def _judge(result: Result) -> _Judged:
     if result.exact:
         is_same = torch.equal(ours.double(), reference.to(ours.dtype).double())
         return _Judged(result.name, "no error", is_same)
-    # float16 has no smaller step than 2^-24.
+    # The smallest step of float16 is 2^-24.
     smallest = float(ours.dtype == torch.float16)
     both = (ours, result.baseline)
     return _Judged(
@@ -261,7 +261,7 @@ def row_error(value: torch.Tensor, reference: torch.Tensor) -> float:
 
 
 def bias(value: torch.Tensor, reference: torch.Tensor) -> float:
-    """How much larger in absolute value than the reference, on average: truncation gives a negative number."""
+    """The average excess of its absolute value over the reference's: negative for truncation."""
     total = reference.abs().sum().item()
     return _sum_of_biases(value, reference) / total if total else 0.0
 
@@ -271,12 +271,12 @@ def _sum_of_biases(value: torch.Tensor, reference: torch.Tensor) -> float:
 
 
 def leaf(value: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor that takes a gradient; without a dtype of its own, with value's storage and strides."""
+    """A tensor that requires a gradient; if no dtype is passed, with value's storage and strides."""
     return value.detach().to(dtype or value.dtype).requires_grad_()
 
 
 def dense_leaf(value: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """The same without gaps: PyTorch's own kernels may read those, NaN and all."""
+    """The same without gaps: PyTorch's own kernels may read the gaps, including NaN."""
     return (
         value.detach().to(dtype or value.dtype).clone(memory_format=torch.contiguous_format).requires_grad_()
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Runs the parity cases that stand in an operation's record: its results and every gradient beside PyTorch's."""
+"""Runs the parity cases of an operation's record: compares its results and every gradient with PyTorch's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hipkittens.operations._record import Parity, ParityProblem
 def operation_of(parity: Parity) -> Operation:
     def run(target: str, case: dict[str, Any], seed: int) -> list[Result]:
         generator = torch.Generator().manual_seed(seed)
-        with simulated(target):  # which 8-bit floats a problem has is the target's
+        with simulated(target):  # the target determines the 8-bit float formats of a problem
             problem = parity.problem(case, generator)
         return _run(target, problem, generator)
 
@@ -33,7 +33,7 @@ def _differentiated(
     leaves: Mapping[str, torch.Tensor],
     gradients: Callable[[list[torch.Tensor]], list[torch.Tensor]],
 ) -> list[torch.Tensor]:
-    """Outputs, then the gradient of each input, if they have any."""
+    """The outputs, then the gradient of each input, if they have any."""
     outputs = _as_list(function(*leaves.values()))
     if not any(output.requires_grad for output in outputs):
         return outputs
@@ -52,7 +52,7 @@ def _run(target: str, problem: ParityProblem, generator: torch.Generator) -> lis
     def leaves(make: Callable[..., torch.Tensor], dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
         return {name: make(value, dtype) for name, value in problem.inputs.items()}
 
-    # For the reference, too: which 8-bit floats it casts to is the target's.
+    # The reference needs it too: the target determines the 8-bit float formats it casts to.
     with simulated(target, "exact" if problem.summed_exactly else None):
         ours = _differentiated(problem.ours, leaves(leaf, None), gradients)
         theirs = _differentiated(problem.theirs, leaves(dense_leaf, None), gradients)

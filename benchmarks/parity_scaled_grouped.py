@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The cases of grouped_matmul with scales beside PyTorch, whose CPUs have no such product: each group's dequantised one in float32."""
+"""The cases of grouped_matmul with scales. PyTorch has no such product on CPUs: each group is dequantized and multiplied in float32."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import hipkittens
 from hipkittens.operations._grouped_checks import in_groups
 from hipkittens.quantization import dtype_of, e8m0_in_float
 
-# Formats of a and b: gfx942 has the last pair alone.
+# Formats of a and b: gfx942 supports only the last pair.
 FEW_BITS = ("fp4_fp4", "fp8_fp8", "fp8_fp4", "bf16_fp4")
 BASELINE = "PyTorch's float32 products of the quantized values, 32 of K at a time, scaled, rounded once"
 
 
 def _expanded(scale: torch.Tensor, sizes: torch.Size) -> torch.Tensor:
-    """Of rows and blocks, as often as they have elements; one factor stays one."""
+    """Scales of rows and blocks, repeated for each of their elements; a single factor stays one."""
     if not scale.dim():
         return scale
     for axis in (-2, -1):
@@ -80,7 +80,7 @@ def _run(target: str, case: dict, seed: int) -> list[Result]:
     def product(dtype: torch.dtype, step: int) -> torch.Tensor:
         left, right = dequantized(dtype)
         sums = torch.zeros(m, n, dtype=dtype)
-        for first in range(0, k, step):  # as matrix cores sum, a few k at a time
+        for first in range(0, k, step):  # like matrix cores, a few k at a time
             sums = sums + in_groups(left[:, first : first + step], right[:, first : first + step], offs)
         if bias is None:
             return sums
@@ -130,7 +130,7 @@ def _run_few_bits(target: str, case: dict, seed: int) -> list[Result]:
     left = left.double() * (scale_a.double() if of_b else factors_a)
     right = (right.double() * factors_w).view(groups, n, k).mT
     sums = torch.zeros(m, n)
-    for first in range(0, k, 4):  # the simulated instruction rounds behind each product of K
+    for first in range(0, k, 4):  # the simulated instruction rounds after each product of K
         part = slice(first, first + 4)
         sums = sums + in_groups(left[:, part].float(), right[:, part].float(), offs)
     magnitude = in_groups(left.abs(), right.abs(), offs).max().item()
@@ -160,7 +160,7 @@ SCALED_GROUPED_MATMUL = Operation(
         "values": ("near one", "wide"),
         "out": ("bf16", "f32"),
         "bias": (False, True),
-        "format": ("fp8", "int8"),  # which has no scales of blocks, but of rows in their place
+        "format": ("fp8", "int8"),  # which has row scales in place of block scales
     },
     _run,
     adapt=_adapt,

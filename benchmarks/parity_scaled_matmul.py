@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The cases of scaled_matmul beside PyTorch: torch._scaled_mm where the CPU has it, else the dequantised product in float32."""
+"""The cases of scaled_matmul, compared with torch._scaled_mm where the CPU has it, else with the dequantized product in float32."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _run(target: str, case: dict, seed: int) -> list[Result]:
         scale_b = _scale(generator, (1, n) if rows else (), case["values"])
         bias = torch.randn(n, generator=generator) if case["bias"] else None
         out_dtype = DTYPES[case["out"]]
-        if out_dtype == torch.float16:  # whose largest value is 65504
+        if out_dtype == torch.float16:  # the largest float16 value is 65504
             largest = ((a.double() @ w.double().t()) * scale_a.double() * scale_b.double()).abs().max()
             scale_a = torch.ldexp(scale_a, -torch.frexp(largest / 2**14).exponent.clamp(min=0))
         ours = hipkittens.scaled_matmul(
@@ -67,7 +67,7 @@ def _run(target: str, case: dict, seed: int) -> list[Result]:
         theirs, name = torch._scaled_mm(a, w.t(), scale_a, scale_b, out_dtype=out_dtype), OWN
     else:
         sums = torch.zeros(m, n)
-        for first in range(0, k, 32):  # as matrix cores sum, a few k at a time
+        for first in range(0, k, 32):  # like matrix cores, a few k at a time
             sums = sums + a[:, first : first + 32].float() @ w[:, first : first + 32].float().t()
         theirs, name = finished(sums, torch.float32).to(out_dtype), WRITTEN_OUT
     return [Result("", ours, theirs, exact, magnitude, name)]
@@ -107,7 +107,7 @@ def _run_in_codes(target: str, case: dict, seed: int) -> list[Result]:
     ]
 
 
-# Operands of which some have 6 or 4 bits: 32 divides K. gfx942 has the last pair alone.
+# Operands of which some have 6 or 4 bits: K is a multiple of 32. gfx942 supports only the last pair.
 FEW_BITS_SHAPES = (
     (1, 1, 32),
     (1, 17, 2880),
@@ -121,7 +121,7 @@ FEW_BITS = ("fp8_fp4", "bf8_fp4", "fp4_fp4", "fp6_fp6", "bf6_bf6", "bf16_fp4")
 
 
 def few_bits(generator: torch.Generator, rows: int, k: int, format: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes and their values."""
+    """Quantized values, as stored, and the numbers they stand for."""
     if format in ("fp6", "bf6"):
         codes = torch.randint(0, 256, (rows, k // 4 * 3), generator=generator).to(torch.uint8)
         return codes, six_bits_in_float(codes, format)
@@ -163,7 +163,7 @@ def _run_few_bits(target: str, case: dict, seed: int) -> list[Result]:
     left = left.double() * (scale_a.double() if of_b else factors_a)
     right = right.double() * factors_w
     sums = torch.zeros(m, n)
-    for first in range(0, k, 4):  # the simulated instruction rounds behind each product of K
+    for first in range(0, k, 4):  # the simulated instruction rounds after each product of K
         part = slice(first, first + 4)
         sums = sums + left[:, part].float() @ right[:, part].float().t()
     magnitude = (left.abs() @ right.abs().t()).max().item()

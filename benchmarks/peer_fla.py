@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""flash-linear-attention's Triton kernels for `hipkittens bench --compare triton`: its functions as its layers call them, unmodified, with
-the configurations that its own autotuning chooses, of times in the cycle model where there is no GPU.
+"""flash-linear-attention's Triton kernels for `hipkittens bench --compare triton`: its functions as its layers call them, unmodified,
+with the configurations that its own autotuning selects, by times in the cycle model if there is no GPU.
 
-Its keys of autotuning have no lengths: like its users', a sequence has the configurations of the first one that was seen, and that is a
-short one here, which is not counted.
+Its autotuning keys do not include lengths: as for its users, a sequence uses the configurations selected for the first sequence,
+which is a short one here and is not counted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Triton's side of `hipkittens bench --compare triton`: plain kernels (tests/oracles/triton_kernels.py), compiled by Triton for
-the target, with a few tiles each of which the fastest counts; kernels of AITER's wheel, with the tiles that it chooses; and
+"""The Triton kernels of `hipkittens bench --compare triton`: plain kernels (tests/oracles/triton_kernels.py), compiled by Triton for
+the target with a few tiles each, of which the fastest counts; kernels of AITER's wheel, with the tiles that it selects; and
 flash-linear-attention's, which are in peer_fla.py."""
 
 from __future__ import annotations

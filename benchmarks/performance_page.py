@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""docs/performance.md and its pictures, from the rows of docs/performance.csv and what was published of others."""
+"""Writes docs/performance.md and its plots, from the rows of docs/performance.csv and published figures of other libraries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hipkittens.profiling.model_error import ModelError, error_of
 
 PAGE = ROOT / "docs" / "performance.md"
 IMAGES = ROOT / "docs" / "images"
-# Upstream's sizes, for the figures that others published beyond what is modelled here.
+# Upstream's sizes, for the figures that others published in addition to what is modelled here.
 _PUBLISHED_SIZES = (1024, 2048, 4096, 8192, 16384)
 _NAMES = {
     "aiter": "AITER",
@@ -33,8 +33,8 @@ _NAMES = {
     "hipkittens-upstream": "HipKittens",
 }
 
-# Where AITER's objects in its wheel are the kernels that its published figures are of. Its published GEMMs are of other kernels; and
-# its gradients are of several kernels, not all of them in the wheel, and at N = 1024 of what a call does beside them: in HipKittens'
+# Cases in which AITER's objects in its wheel are the kernels of its published figures. Its published GEMMs are of other kernels. Its
+# gradients consist of several kernels, not all of them in the wheel, and at N = 1024 of the rest of a call: in HipKittens'
 # benchmark they take twice as long as in the model.
 _SAME_KERNELS = ("attention",)
 
@@ -109,7 +109,7 @@ def page(entries: Mapping[Any, Entry]) -> str:
 
 
 def _rows(family: Family, device: str, entries: Mapping[Any, Entry]) -> dict[tuple[int, str], bench.Row]:
-    """By size and library: what was run, and what was published of any library, with speedups."""
+    """By size and library: the rows that were run, and the published figures of any library, with speedups."""
     found = {}
     for size in sorted({*_PUBLISHED_SIZES, *family.sizes.get(device, ())}):
         problem = family.problem(size)
@@ -147,7 +147,7 @@ def _family(family: Family, entries: Mapping[Any, Entry]) -> Iterable[str]:
 
 
 def _launching(row: bench.Row) -> float:
-    """Microseconds that launching a row's kernels costs beside them."""
+    """Microseconds of launch overhead of a row's kernels."""
     each = next(
         entry["value"] for entry in _timing.parameters(row.device) if entry["name"] == "launch_overhead"
     )
@@ -159,7 +159,7 @@ def _publisher(row: bench.Row) -> str:
 
 
 def _correction(rows: Mapping[tuple[int, str], bench.Row], size: int, publisher: str) -> float | None:
-    """What a time of the model has to be divided by at this shape: modelled over measured time of AITER's kernel, both with
+    """The divisor of a modelled time at this shape: modelled over measured time of AITER's kernel, both with
     launching, where the same publisher measured it."""
     known = rows.get((size, "aiter"))
     if known is None or known.operation not in _SAME_KERNELS or _publisher(known) != publisher:
@@ -170,7 +170,7 @@ def _correction(rows: Mapping[tuple[int, str], bench.Row], size: int, publisher:
 
 
 def corrected(rows: Mapping[tuple[int, str], bench.Row], size: int, library: str) -> float | None:
-    """How many times as fast ours is as the library's published figure at this size; None: the model's error is not known there."""
+    """How many times as fast ours is as the library's published figure at this size; None if the model's error is not known there."""
     ours, row = rows[size, bench.OURS], rows.get((size, library))
     if row is None or row.published_microseconds is None or ours.microseconds is None:
         return None
@@ -237,7 +237,7 @@ def _error(error: ModelError) -> str:
 
 
 def _beside(rows: Mapping[tuple[int, str], bench.Row], size: int, library: str, was_published: bool) -> str:
-    """Another library's rate, and how many times as fast ours is where that can be said."""
+    """Another library's rate, and our speedup over it where it is known."""
     row = rows.get((size, library))
     rate = row and _rate(row, was_published)
     if row is None or rate is None:
@@ -249,7 +249,7 @@ def _beside(rows: Mapping[tuple[int, str], bench.Row], size: int, library: str, 
 
 
 def _code(sentence: str) -> str:
-    """Kernel names have underscores, which Markdown would take for emphasis."""
+    """Quotes kernel names: they have underscores, which Markdown would take for emphasis."""
     return re.sub(r"\b(hipkittens_\w+)", r"`\1`", sentence)
 
 
@@ -313,7 +313,7 @@ def _mean(values: Sequence[float]) -> str:
 
 
 def draw(family: Family, entries: Mapping[Any, Entry]) -> None:
-    """A panel for each device of which there is a row of ours."""
+    """Draws a panel for each device that has a row of ours."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -330,7 +330,7 @@ def draw(family: Family, entries: Mapping[Any, Entry]) -> None:
     panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
     labels = {}
     for axes, (device, rows) in zip(panels, shown.items(), strict=True):
-        # Along the axis is the size of the family, which for norms is not that of the problem.
+        # The axis shows the size of the family, which for norms is not that of the problem.
         sized = [dataclasses.replace(row, size=size) for (size, _), row in rows.items()]
         rate = "TFLOP/s" if sized[0].tflops is not None or sized[0].published_tflops is not None else "GB/s"
         plot.draw(axes, sized, rate)
@@ -342,7 +342,7 @@ def draw(family: Family, entries: Mapping[Any, Entry]) -> None:
     panels[0].set_ylim(0, 1.05 * max(max(line.get_ydata()) for axes in panels for line in axes.get_lines()))
     figure.legend(labels.values(), labels.keys(), loc="outside right upper", fontsize="small")
     elements = ", bfloat16" if operations.benchmarks()[family.operation].bits == 16 else ""
-    # Beside the legend, which a long line would run under.
+    # The title is next to the legend: a longer line would run under it.
     figure.suptitle(
         f"{family.title}{elements}\nbands: mean error of the model where it is calibrated", fontsize="medium"
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The rows of docs/performance.csv: which there are, how one is made, what it was made from, and whether that still holds."""
+"""The rows of docs/performance.csv: their list, how each is made, the inputs it was made from, and whether it is out of date."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.oracles.aiter import wheel
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "docs" / "performance.csv"
-# The model's own code, besides its parameters: the traces it takes, what instructions cost, and the chip.
+# The model's own code, besides its parameters: the traces, the costs of instructions, and the chip.
 MODEL_SOURCES = tuple(
     sorted(
         path
@@ -48,14 +48,14 @@ MODEL_SOURCES = tuple(
         for path in (ROOT / "csrc" / "simulator").glob(pattern)
     )
 )
-# What else a library's rows come from, and of Triton's those that are flash-linear-attention's.
+# The other sources of a library's rows; Triton's rows of flash-linear-attention have separate ones.
 _PEER_SOURCES = {
     "triton": ("benchmarks/peer_triton.py", "tests/oracles/triton_kernels.py"),
     "aiter": ("benchmarks/peer_aiter.py",),
 }
 _FLA_SOURCES = ("benchmarks/peer_fla.py",)
-# Our GEMM without alternate loads, LoadOrder::plain of csrc/kernels/gemm/config.h: what the model credits to that order of loads,
-# which nobody has measured. The largest size of N x N x N by device.
+# Our GEMM without alternate loads, LoadOrder::plain of csrc/kernels/gemm/config.h: shows the gain that the model attributes to that
+# order of loads, which is not measured. The largest size of N x N x N by device.
 PLAIN_LOADS = "plain_loads"
 _PLAIN_LOADS_TO = {"MI350X": 8192, "MI355X": 8192}
 
@@ -65,7 +65,7 @@ class Family:
     """One table of the page: an operation at shapes that differ in one size.
 
     shape  with {N} for the size, and {rows} for 16 N rows
-    sizes  of ours by device; peers: the largest size of each library that is run, by device
+    sizes  our sizes by device; peers: the largest size of each library that is run, by device
     """
 
     table: str
@@ -103,10 +103,10 @@ TABLES = tuple(dict.fromkeys(family.table for family in FAMILIES))
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A row of bench, and of ours what its longest launch is held up by.
+    """A row of bench and, for our rows, the bottleneck of its longest launch.
 
     main_loop_mfma_busy, bottleneck  as in `hipkittens profile`
-    made_from                        digest of what it was made from
+    made_from                        digest of the inputs it was made from
     """
 
     row: bench.Row
@@ -121,7 +121,7 @@ class Entry:
 
 @functools.cache
 def _code_objects(target: str) -> dict[str, str]:
-    """sha256 of what a GPU loads of each kernel's code object: a renaming in the source changes line tables only."""
+    """sha256 of the part of each kernel's code object that a GPU loads: renaming in the source changes only line tables."""
     pack = _installation.pack(target)
     return {
         kernel["symbol"]: _code_object.loaded_sha256(pack.image(entry))
@@ -136,7 +136,7 @@ def _parameters(device: str) -> str:
 
 
 def _code_of(source: str) -> str:
-    """C++ without comments and layout: what is only worded or set otherwise makes no row stale."""
+    """C++ without comments and layout: changes to these do not make a row stale."""
     text = re.sub(
         r'("(?:[^"\\\n]|\\.)*")|//[^\n]*|/\*.*?\*/', lambda found: found[1] or " ", source, flags=re.DOTALL
     )
@@ -145,14 +145,14 @@ def _code_of(source: str) -> str:
 
 @functools.cache
 def _model() -> str:
-    """Digest of the model's code, whatever its parameters are."""
+    """Digest of the model's code, without its parameters."""
     named = (f"{path.name}\n{_code_of(path.read_text())}" for path in MODEL_SOURCES)
     return hashlib.sha256("\n".join(named).encode()).hexdigest()
 
 
 def of_operation(source: str, operation: str) -> str:
-    """Of a source with a function for each operation, `_gemm` for gemm: that one and what it names, and nothing of the others'. A
-    source without such functions is taken whole."""
+    """The part of a source that belongs to one operation: its function, `_gemm` for gemm, and everything that it refers to. A
+    source without such a function is used as a whole."""
     nodes = {}
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef):
@@ -172,7 +172,7 @@ def of_operation(source: str, operation: str) -> str:
 
 
 def _launches(problem: Problem, device: str, library: str) -> list[dict[str, Any]]:
-    """What ours launches at this shape: kernels, grids and arguments, as the plans of today choose them."""
+    """Our launches at this shape: kernels, grids and arguments, as selected by the current plans."""
     with _backend.simulate(_timing.DEVICES[device]), _simulator.described_launches() as found:
         for candidate in _candidates(problem, device, library):
             candidate.call()
@@ -180,7 +180,7 @@ def _launches(problem: Problem, device: str, library: str) -> list[dict[str, Any
 
 
 def made_from(problem: Problem, device: str, library: str) -> str:
-    """Digest of what a row comes from; "" where that is not here, so that nothing equals it."""
+    """Digest of the inputs of a row; "" if some are not available here, which equals no stored digest."""
     parts = [_model(), _parameters(device)]
     if library in (bench.OURS, PLAIN_LOADS):
         here = _code_objects(_timing.DEVICES[device])
@@ -210,7 +210,7 @@ def out_of_date(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def _plain_loads(problem: Problem, target: str) -> Iterator[Candidate]:
-    """The variants of our GEMM whose loads are in plain order."""
+    """The variants of our GEMM that load in plain order."""
     for tile in (
         name.removeprefix("nt_bf16_")
         for name in GEMM_VARIANTS
@@ -231,7 +231,7 @@ def _candidates(problem: Problem, device: str, library: str) -> Iterable[Candida
 
 
 def run(problem: Problem, device: str, library: str) -> Entry | None:
-    """None where the library has nothing for it."""
+    """Makes a row; None if the library has no kernel for it."""
     try:
         row, launches = bench.modelled_row(
             problem, device, library, _candidates(problem, device, library), timeline=1
@@ -251,13 +251,13 @@ def run(problem: Problem, device: str, library: str) -> Entry | None:
 
 _FIELDS = {field.name: field.type for field in dataclasses.fields(bench.Row)}
 _OWN = ("main_loop_mfma_busy", "bottleneck", "made_from")
-# Published figures are looked up for the page, and speedups follow from the rest.
+# Published figures are looked up for the page, and speedups are computed from the rest.
 _DERIVED = tuple(name for name in _FIELDS if name.startswith(("published_", "speedup")))
 _COLUMNS = (*(name for name in _FIELDS if name not in _DERIVED), *_OWN)
 
 
 def read(path: Path = ROWS) -> dict[tuple[str, str, str, str], Entry]:
-    """Rows carry the model's error as it is known now, not as it was when they ran."""
+    """Reads the rows, with the model's error as it is known now, not as it was when they ran."""
     if not path.exists():
         return {}
 
@@ -282,7 +282,7 @@ def read(path: Path = ROWS) -> dict[tuple[str, str, str, str], Entry]:
 
 
 def write(entries: Mapping[Any, Entry], path: Path = ROWS) -> None:
-    """In the order of the page, so that a new figure is a changed line."""
+    """Writes the rows in the order of the page, so that a new figure is a changed line."""
 
     def text(value: Any) -> Any:
         if isinstance(value, float):
@@ -300,7 +300,7 @@ def write(entries: Mapping[Any, Entry], path: Path = ROWS) -> None:
 
 
 def in_order(entries: Mapping[Any, Entry]) -> list[Entry]:
-    """Those that the families still ask for."""
+    """The rows that the families still request."""
     keys = dict.fromkeys(
         (family.operation, device, family.problem(size).shape, library)
         for family in FAMILIES

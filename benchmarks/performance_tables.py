@@ -33,7 +33,7 @@ from hipkittens.profiling import bench
 from hipkittens.profiling.problems import Problem
 
 LIBRARIES = (bench.OURS, "aiter", "triton", performance_rows.PLAIN_LOADS)
-Item = tuple[Problem, str, str]  # with device and library
+Item = tuple[Problem, str, str]  # problem, device and library
 
 
 def main() -> None:
@@ -104,8 +104,8 @@ def run_all(
     again: bool = False,
     jobs: int = 1,
 ) -> None:
-    """Runs what is chosen and not fresh. One at a time small problems go first: what `seconds` cuts off is what takes longest.
-    Of several at a time the largest go first, so that none of them is left alone at the end."""
+    """Runs the selected rows that are out of date. In one process small problems run first, so that `seconds` cuts off the longest.
+    In several processes the largest run first, so that none of them is left running alone at the end."""
     fresh = (
         set()
         if again
@@ -139,7 +139,7 @@ def run_all(
 def _run_each(
     todo: Sequence[Item], seconds: float, jobs: int
 ) -> Iterator[tuple[Item, performance_rows.Entry | None]]:
-    """Each row when it is there; none is begun after so many seconds."""
+    """Yields each row when it is complete; none is started after this many seconds."""
     begin = time.monotonic()
     if jobs == 1:
         for item in todo:

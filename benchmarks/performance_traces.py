@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The two traces of docs/performance.md, and a picture of each from the same data.
+"""Writes the two traces of docs/performance.md, and a picture of each from the same data.
 
-`benchmarks/performance_tables.py --page --traces` makes them again.
+`benchmarks/performance_tables.py --page --traces` runs this.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hipkittens import cli
 from hipkittens.profiling import plot
 
 ROOT = Path(__file__).resolve().parent.parent
-# Classes of instructions as `hipkittens trace` names them.
+# Classes of instructions as named by `hipkittens trace`.
 COLOURS = {
     "MFMA": "#d62728",
     "VALU": "#1f77b4",
@@ -76,7 +76,7 @@ def load(trace: Trace) -> dict[str, Any]:
 
 
 def draw(trace: Trace) -> None:
-    """Above, the whole life of a compute unit's waves; below, a stretch from the middle of it, an instruction at a time."""
+    """Draws, at the top, the whole lifetime of a compute unit's waves; below, an interval from its middle, instruction by instruction."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch

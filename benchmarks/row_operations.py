@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes docs/row_operations.md: our row operations and AITER's Triton kernels at shapes that others have measured, modelled.
+"""Writes docs/row_operations.md: our row operations and AITER's Triton kernels at shapes with published measurements, modelled.
 
     python benchmarks/row_operations.py                       # all rows, about 20 minutes on two cores
     python benchmarks/row_operations.py --only softmax,topk --json
@@ -46,7 +46,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Row:
-    """bytes   that have to move: every operand and result once
+    """bytes     minimum traffic: every operand and result once
     peer      AITER's Triton kernel, or None if the published time is of a HIP or CK kernel
     """
 
@@ -82,7 +82,7 @@ class Result:
 
 
 def empty(*shape: int) -> torch.Tensor:
-    """Times of these kernels do not depend on values, which the model does not compute."""
+    """An uninitialized tensor: the times of these kernels do not depend on values, which the model does not compute."""
     return torch.zeros(shape, dtype=BF16)
 
 

@@ -6,19 +6,18 @@
     python benchmarks/simulator.py --scaling [--target gfx950] [--large] [--json]
     python benchmarks/simulator.py --baseline-library PATH [--tolerance 0.05] [--json]
 
-gemm rows: hipkittens.matmul and torch.matmul take turns; the shortest time of each counts. aiter rows: objects of AITER's,
-named by `object`, beside torch.matmul of bf16 (fp8 and fp4 products are AITER's, since no kernel of ours has these formats);
+gemm rows: hipkittens.matmul and torch.matmul alternate; the minimum time of each counts. aiter rows: AITER's code objects,
+named by `object`, compared with torch.matmul of bf16 (fp8 and fp4 products are AITER's, since no kernel of ours has these formats);
 a row that cannot run has `skipped`. valu and dispatch rows: one wave runs a loop of v_fma_f32 (64 lanes) or s_mov_b32; gflops
-then means 10^9 instructions' worth of lanes' operations, and `nanoseconds` is per instruction. checks rows: a product with
-every checker on against off. --host-level holds PyTorch to the same host instructions (oneDNN's ONEDNN_MAX_CPU_ISA).
+then counts 10^9 lane operations per second, and `nanoseconds` is per instruction. checks rows: a product with
+every checker on, compared with all off. --host-level limits PyTorch to the same host instructions (oneDNN's ONEDNN_MAX_CPU_ISA).
 
---scaling runs the products alone, on 1, 2, 4, ... threads up to as many as there are cores, and says how many times faster than on
-one thread each is, ours and PyTorch's.
+--scaling runs only the products, on 1, 2, 4, ... threads up to the number of cores, and reports the speedup of each over
+one thread, ours and PyTorch's.
 
 --baseline-library names another build of libhipkittens_simulator.so, with the same structures in simulator.h: both run the
-same launches in turns, in this process, and the shortest times are compared: of the CPU, so that other programs disturb
-less. Exit code 1 if this one is slower in a row by
-more than the tolerance.
+same launches alternately, in this process, and the minimum times are compared. These are CPU times, so that other programs disturb
+them less. Exit code 1 if this build is slower in a row by more than the tolerance.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def gemm_row(target: str, size: int, mode: str, threads: int, host_level: str, s
     a, b = (torch.randn(size, size, generator=generator).bfloat16() for _ in range(2))
     torch.set_num_threads(threads)
     with hipkittens.simulate(target, arithmetic=mode, threads=threads, host_level=host_level):
-        hipkittens.matmul(a[:64], b.t())  # translated, loaded
+        hipkittens.matmul(a[:64], b.t())  # translates and loads the kernel
         ours = native = float("inf")
         started, turns = time.perf_counter(), 0
         while turns < 3 or time.perf_counter() - started < seconds:
@@ -77,7 +76,7 @@ def gemm_row(target: str, size: int, mode: str, threads: int, host_level: str, s
 
 
 def checked_row(target: str, size: int, host_level: str, seconds: float) -> dict:
-    """The same product with every checker on and off, in turns, on one thread."""
+    """The same product with every checker on and off, alternating, on one thread."""
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(size, size, generator=generator).bfloat16() for _ in range(2))
     best = {False: float("inf"), "all": float("inf")}
@@ -85,7 +84,7 @@ def checked_row(target: str, size: int, host_level: str, seconds: float) -> dict
     while turns < 3 or time.perf_counter() - started < seconds:
         for checks in best:
             with hipkittens.simulate(target, checks=checks, threads=1, host_level=host_level):
-                hipkittens.matmul(a[:64], b.t())  # translated, loaded
+                hipkittens.matmul(a[:64], b.t())  # translates and loads the kernel
                 best[checks] = min(best[checks], seconds_of(lambda: hipkittens.matmul(a, b.t())))
         turns += 1
     flops = 2.0 * size**3
@@ -119,7 +118,7 @@ def instruction_row(name: str, target: str, host_level: str, native_gflops: floa
 
 
 def aiter_rows(target: str, size: int, host_level: str, seconds: float) -> Iterator[dict]:
-    """On one thread, beside a bf16 matmul of that size."""
+    """AITER's products on one thread, compared with a bf16 matmul of that size."""
     made = workloads.aiter_products(target, size)
     why = workloads.why_no_aiter()
     a, b = (torch.randn(size, size).bfloat16() for _ in range(2))
@@ -145,7 +144,7 @@ def aiter_rows(target: str, size: int, host_level: str, seconds: float) -> Itera
 
 
 def paired_rows(target: str, baseline: Path, host_level: str, seconds: float) -> Iterator[dict]:
-    """This build and the other in turns; who goes first changes."""
+    """This build and the other alternate; which one goes first changes."""
     for workload, settings in workloads.paired(target):
         best: dict[Path | None, float] = {None: float("inf"), baseline: float("inf")}
         started, turns = time.perf_counter(), 0

@@ -42,7 +42,7 @@ _ATTENTION = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Workload:
-    """A launch with the memory it works on. flops: of the whole launch, None if an instruction is what is timed."""
+    """A launch with its memory. flops: of the whole launch; None if an instruction is timed."""
 
     name: str
     target: str
@@ -50,9 +50,9 @@ class Workload:
     code: bytes
     kernel: str
     arguments: bytes
-    launch: Mapping[str, Any]  # of simulated_device.Kernel.launch
-    keeps: Any = None  # the memory
-    object: str | None = None  # of AITER's
+    launch: Mapping[str, Any]  # arguments of simulated_device.Kernel.launch
+    keeps: Any = None  # keeps the memory alive
+    object: str | None = None  # the name of AITER's object
 
     @functools.cache  # noqa: B019 (a workload lives as long as the program)
     def _loaded(self, library: Path | None) -> simulated_device.Kernel:
@@ -64,13 +64,13 @@ class Workload:
 
 
 def loop(name: str, target: str) -> Workload:
-    """One wave that turns a loop of one instruction."""
+    """One wave that loops over one instruction."""
     code = device_compiler.compile_hip(LOOP.format(instruction=INSTRUCTIONS[name]), target)
     return Workload(name, target, None, code, "loop", (16000).to_bytes(4, "little"), {})
 
 
 def product(target: str, size: int) -> Workload:
-    """What hipkittens.matmul launches, a times the transpose of b."""
+    """The launch of hipkittens.matmul, a times the transpose of b."""
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(size, size, generator=generator).bfloat16() for _ in range(2))
     with hipkittens.simulate(target):
@@ -98,7 +98,7 @@ def _aiter(name: str, flops: float, file: str, run: launch.Run) -> Workload:
 
 
 def aiter_products(target: str, size: int) -> dict[str, Callable[[], Workload]]:
-    """AITER's objects, since no kernel of ours multiplies floats of 8 or 4 bits yet; each is made when it is called."""
+    """AITER's objects, since no kernel of ours multiplies floats of 8 or 4 bits yet; each is created when it is called."""
     made = {
         "fp8_block_scale": (gemm.block_scaled_gfx942 if target == "gfx942" else gemm.block_scaled_gfx950, _FP8[target])
     }  # fmt: skip
@@ -135,7 +135,7 @@ def why_no_aiter() -> str | None:
 
 
 def paired(target: str) -> Iterator[tuple[Workload, dict[str, Any]]]:
-    """What two builds of the simulator are compared by: workloads and settings."""
+    """The workloads and settings with which two builds of the simulator are compared."""
     large = product(target, 1024)
     yield large, {"arithmetic": "fast"}
     yield product(target, 512), {"arithmetic": "strict"}

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What starting costs: `import hipkittens` over `import torch`, and the first call of each operation.
+"""The cost of starting: `import hipkittens` on top of `import torch`, and the first call of each operation.
 
     python benchmarks/startup.py [--json] [--repeat 7] [--only softmax]
 
-Each figure is the least of several processes of their own, in milliseconds of processor time of all threads: what the work
-takes, whatever else the machine does. A first call opens the simulator, unpacks a pack and translates the kernel; the second
-call of the same operation is taken off it, since that is what computing costs. Exit code 1 over IMPORT_MS or FIRST_MS.
+Each figure is the minimum over several processes, in milliseconds of processor time of all threads, which does not depend on
+other load of the machine. A first call opens the simulator, unpacks a pack and translates the kernel; the time of a second
+call of the same operation is subtracted, since that is the computation. Exit code 1 over IMPORT_MS or FIRST_MS.
 """
 
 from __future__ import annotations
