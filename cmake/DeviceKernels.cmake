@@ -1,12 +1,12 @@
 # hipkittens_add_device_kernels(): one ninja edge per target and operation for its headers, one per target and variant, then one
-# pack per target. In a checkout the target hipkittens_demo_kernels packs what `hipkittens demo` launches, a tenth of it, before
-# the rest is there (./run demo). tools/build_kernels.py reads csrc/kernels/*/variants.def and does the work of each edge.
-# Without a device compiler, and when HIPKITTENS_KERNELS is PREBUILT, the packs that an sdist carries take their place.
+# pack per target. In a checkout the target hipkittens_demo_kernels packs the kernels that `hipkittens demo` launches, a tenth of all,
+# before the rest is built (./run demo). tools/build_kernels.py reads csrc/kernels/*/variants.def and does the work of each edge.
+# Without a device compiler, and when HIPKITTENS_KERNELS is PREBUILT, the packs contained in an sdist are used instead.
 # SPDX-License-Identifier: MIT
 
 set(HIPKITTENS_DEVICE_COMPILER "$ENV{HIPKITTENS_DEVICE_COMPILER}" CACHE STRING "clang with the amdgcn target; empty: the one inside the ziglang wheel")
 
-# Sets `variable` to the packs that are there already, or to nothing when they are to be compiled.
+# Sets `variable` to the existing packs, or to nothing if they are to be compiled.
 function(hipkittens_find_prebuilt_packs variable)
   set(${variable} "" PARENT_SCOPE)
   if(NOT HIPKITTENS_KERNELS STREQUAL "PREBUILT")
@@ -36,7 +36,7 @@ function(hipkittens_add_device_kernels)
   endif()
   if(HIPKITTENS_INSTALL)
     install(FILES ${packs} DESTINATION hipkittens/_kernels)
-    # The tile primitives, for kernels that users write.
+    # The tile primitives, for user-written kernels.
     install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/csrc/tiles DESTINATION hipkittens/include FILES_MATCHING PATTERN "*.h")
   endif()
 endfunction()

@@ -1,13 +1,13 @@
 # hipkittens_add_host_levels(<target> <source>...): compiles the sources once per host instruction set, so that one
-# library holds them all and picks by CPUID. No -march: the flags name exactly what each level may use.
+# library contains all of them and selects by CPUID. No -march: the flags name exactly what each level may use.
 # SPDX-License-Identifier: MIT
 
-# A wheel goes to any machine, a checkout stays on this one: there the best level of the processor does, and its tests, which compare
-# levels, ask for all (./run).
+# A wheel must run on any machine, a checkout only on this one: there the best level of the processor suffices, and the tests, which
+# compare levels, request all (./run).
 set(HIPKITTENS_HOST_LEVELS "" CACHE STRING
     "Host levels to build: all, native (the best of this machine), or a list of portable, avx2, avx512, avx512_bf16; empty: all in a wheel, native in a checkout")
 
-# Sets `variable` to the levels that the processor is best served by, or to all where /proc does not say what it has.
+# Sets `variable` to the best levels for the processor, or to all if /proc does not list its features.
 function(hipkittens_native_levels variable)
   set(${variable} portable avx2 avx512 avx512_bf16 PARENT_SCOPE)
   if(NOT EXISTS /proc/cpuinfo)
@@ -27,7 +27,7 @@ function(hipkittens_native_levels variable)
         return()
       endif()
     endforeach()
-    if(level STREQUAL "avx512_bf16")  # takes what is no matrix product from avx512
+    if(level STREQUAL "avx512_bf16")  # uses avx512 for everything but matrix products
       list(APPEND found ${level})
     else()
       set(found ${level})
@@ -36,7 +36,7 @@ function(hipkittens_native_levels variable)
   endforeach()
 endfunction()
 
-# Not in the cache, which a checkout and the wheel made from it share.
+# Not a cache variable: a checkout and the wheel made from it share the cache.
 set(host_levels ${HIPKITTENS_HOST_LEVELS})
 if(NOT host_levels)
   if(HIPKITTENS_INSTALL)
@@ -52,10 +52,10 @@ elseif(host_levels STREQUAL "all")
 endif()
 message(STATUS "Host levels: ${host_levels}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
-  # Emulating 64-byte vectors with SSE2 makes much code of little use: optimising it further only costs build time.
+  # Emulating 64-byte vectors with SSE2 generates much code of little use: optimizing it further only costs build time.
   set(HIPKITTENS_FLAGS_portable -O1)
   set(HIPKITTENS_FLAGS_avx2 -O2 -mavx2 -mfma -mf16c -mbmi -mbmi2)
-  # GCC 12 takes its own _mm512_undefined_* for a use of something uninitialised.
+  # GCC 12 warns that its own _mm512_undefined_* use uninitialized values.
   set(HIPKITTENS_FLAGS_avx512 ${HIPKITTENS_FLAGS_avx2} -O3 -mavx512f -mavx512bw -mavx512dq -mavx512vl
       -Wno-uninitialized -Wno-maybe-uninitialized)
   set(HIPKITTENS_FLAGS_avx512_bf16 ${HIPKITTENS_FLAGS_avx512} -mavx512bf16)
@@ -65,7 +65,7 @@ function(hipkittens_add_host_levels target)
   foreach(level IN LISTS host_levels)
     set(sources ${ARGN})
     if(level STREQUAL "avx512_bf16")
-      # It differs from avx512 in its matrix products; host_level.cpp takes the other families from there.
+      # It differs from avx512 only in its matrix products; host_level.cpp uses avx512 for the other families.
       list(FILTER sources INCLUDE REGEX "/matrix[a-z0-9_]*\\.cpp$")
     endif()
     add_library(${target}_${level} OBJECT ${sources})
