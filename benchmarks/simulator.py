@@ -7,7 +7,7 @@
     python benchmarks/simulator.py --baseline-library PATH [--tolerance 0.05] [--json]
 
 gemm rows: hipkittens.matmul and torch.matmul alternate; the minimum time of each counts. aiter rows: AITER's code objects,
-named by `object`, compared with torch.matmul of bf16 (fp8 and fp4 products are AITER's, since no kernel of ours has these formats);
+named by `object`, compared with torch.matmul of bf16 (fp8 and fp4 products use AITER's objects);
 a row that cannot run has `skipped`. valu and dispatch rows: one wave runs a loop of v_fma_f32 (64 lanes) or s_mov_b32; gflops
 then counts 10^9 lane operations per second, and `nanoseconds` is per instruction. checks rows: a product with
 every checker on, compared with all off. --host-level limits PyTorch to the same host instructions (oneDNN's ONEDNN_MAX_CPU_ISA).

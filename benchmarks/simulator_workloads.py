@@ -98,7 +98,7 @@ def _aiter(name: str, flops: float, file: str, run: launch.Run) -> Workload:
 
 
 def aiter_products(target: str, size: int) -> dict[str, Callable[[], Workload]]:
-    """AITER's objects, since no kernel of ours multiplies floats of 8 or 4 bits yet; each is created when it is called."""
+    """AITER's objects for 8- and 4-bit floats; each is created when it is called."""
     made = {
         "fp8_block_scale": (gemm.block_scaled_gfx942 if target == "gfx942" else gemm.block_scaled_gfx950, _FP8[target])
     }  # fmt: skip
