@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import hipkittens
-from hipkittens import QuantSpec, moe
+from hipkittens import QuantSpec, _scaled_experts, moe, quantize
 from hipkittens.activation import gated_in_torch, in_torch
 from hipkittens.operations._expert_sort_checks import drawn_experts
 from tests.oracles.aiter.formats import float8
@@ -245,3 +245,20 @@ def test_bad_input(change, error, message):
         with pytest.raises(error) as raised:
             moe(**dict(zip(names, given, strict=True)) | scales | change)
     assert message in str(raised.value) and "hipkittens.moe" in str(raised.value)
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_gathered_rows_are_those_of_copies(target, blocks, monkeypatch):
+    """The first GEMM gathers the rows of tokens: the same bits as with a copy per expert."""
+    x = torch.randn(21, 256, generator=torch.Generator().manual_seed(3)).to(BF16)
+    ids = torch.randint(7, (21, 3), generator=torch.Generator().manual_seed(4))  # expert 6 does not exist
+    spec = QuantSpec("fp8", (128, 128) if blocks else "row")
+    weights = [
+        torch.randn(6, *sizes, generator=torch.Generator().manual_seed(5))
+        for sizes in ((256, 256), (256, 128))
+    ]
+    (w1, scale_w1), (w2, scale_w2) = (quantize(w, spec) for w in weights)
+    arguments = x, w1, w2, torch.ones(21, 3), ids
+    gathered = moe(*arguments, scale_w1=scale_w1, scale_w2=scale_w2)
+    monkeypatch.setattr(_scaled_experts, "reads_tokens_once", lambda *_: False)
+    assert torch.equal(gathered, moe(*arguments, scale_w1=scale_w1, scale_w2=scale_w2)) and gathered.any()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Ordinary Triton kernels, without anything specific to a simulator."""
+"""Ordinary Triton kernels, with nothing in them that knows of a simulator."""
 
 import triton
 import triton.language as tl
@@ -52,7 +52,7 @@ def layer_norm(
 
 @triton.jit
 def rms_norm(x, weight, out, rstd_out, columns, epsilon, BLOCK: tl.constexpr, STATISTICS: tl.constexpr):
-    """A row in registers; BLOCK is at least the number of columns."""
+    """A row in registers; BLOCK is no less than columns."""
     row, at = tl.program_id(0), tl.arange(0, BLOCK)
     inside = at < columns
     value = tl.load(x + row * columns + at, inside, other=0.0).to(tl.float32)
@@ -77,7 +77,7 @@ def rotary(x, cos, sin, out, tokens, HEADS: tl.constexpr, HALF: tl.constexpr):
 
 @triton.jit
 def rotary_heads(x, cos, sin, out, rows, tokens, heads, HALF: tl.constexpr, BLOCK: tl.constexpr):
-    """Pairs (i, i + HALF) of contiguous (batch, tokens, heads, 2 HALF) tensors: BLOCK heads of any tokens per program."""
+    """Pairs (i, i + HALF) of contiguous (batch, tokens, heads, 2 HALF) tensors: BLOCK heads of any tokens in a program."""
     row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     pair = tl.arange(0, HALF)
     inside = (row < rows)[:, None]
@@ -95,7 +95,7 @@ def rotary_heads(x, cos, sin, out, rows, tokens, heads, HALF: tl.constexpr, BLOC
 def layer_norm_backward(
     dy, x, weight, mean, rstd, dx, partial_weight, partial_bias, rows, columns, BLOCK: tl.constexpr
 ):
-    """dx of every row, and the sums over a program's rows from which the gradients of weight and bias are formed."""
+    """dx of every row, and the sums over a program's rows that the gradients of weight and bias are made of."""
     at = tl.arange(0, BLOCK)
     inside = at < columns
     w = tl.load(weight + at, inside, other=0.0).to(tl.float32)
