@@ -200,7 +200,7 @@ def quantize(
     if codes_of_tokens and (places is None or not reads_tokens_once(x, spec, choices) or smooth is not None):
         raise ValueError(
             f"{where}: codes_of_tokens is True for x {tuple(x.shape)} of {x.dtype} with {choices} choices; it needs places, bfloat16 or "
-            "float16 with rows that begin on 4 bytes and a number of columns that is a multiple of 8 (at most 8192 with scales of rows), at "
+            "float16 with a number of columns that is a multiple of 8 (at most 8192 with scales of rows), at "
             "most 64 choices, rounding 'even', formats of 8 or 4 bits, and no smooth: leave it False"
         )
     _check_smooth(where, spec, x, smooth, smooth_ids, leading)
@@ -232,10 +232,8 @@ def quantize(
 def reads_tokens_once(x: torch.Tensor, spec: QuantSpec, choices: int) -> bool:
     """Whether a kernel quantizes each row of x (T, N) once for all its choices: plan_of_tokens of csrc/kernels/quantize/plan.cpp."""
     most_columns = 8192 if spec.granularity == "row" else math.inf
-    on_dwords = x.stride(-1) == 1 and x.stride(0) % 2 == 0 and x.storage_offset() % 2 == 0
     return (
         x.dtype in (torch.bfloat16, torch.float16)
-        and on_dwords
         and x.shape[-1] % 8 == 0
         and x.shape[-1] <= most_columns
         and choices <= 64

@@ -168,6 +168,8 @@ void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
                   rows = entries && columns > 0 ? sizes[0] : tokens;
     if (rows > 0) {
         quantize::QuantizeArguments& arguments = how.arguments;
+        // Kernels that read each token once have no other loads.
+        if (codes_of_tokens && !RowView({&x}, dtype).aligned({&x})) x = contiguous_copy(std::move(x), dtype);
         std::vector<Tensor*> tensors = {&x};
         if (other) tensors.push_back(&*other);
         const RowView view(tensors, dtype);

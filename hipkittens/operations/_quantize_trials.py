@@ -129,6 +129,7 @@ def _trial_of_tokens(kernel: Kernel) -> Trial:
             codes, scales = quantize(x, spec, offs=offs, **entries)
             sizes = tuple(order.offsets.diff().tolist())
             results += [codes, torch.where(_in_groups(sizes, tokens * choices), scales, 0)]
+        results += quantize(x, specs[0], **entries, codes_of_tokens=True)
         return [value.view(torch.uint8) if value.dtype.itemsize == 1 else value for value in results]
 
     return Trial(f"quantize {tokens}x{columns} {kernel.row['name']}", run, workgroups=tokens)

@@ -65,8 +65,9 @@ def _run(
     scales: str,
     formats: tuple[str, str] = ("fp8", "fp8"),
     behind: int = 3,
+    gathers: bool = False,
 ) -> list[torch.Tensor]:
-    """Does nothing if the matrix instructions do not support such operands."""
+    """Does nothing if the matrix instructions do not support such operands. gathers: first with rows that are gathered by entries."""
     mx = scales in _FORMATS_OF_MX
     if mx and formats[0] != "bf16" and _backend.arch_of(torch.device("cpu")) != "gfx950":
         return []
@@ -81,7 +82,12 @@ def _run(
     else:
         scale_a, scale_b = factors(rows, 1), factors(groups, 1, n)
     w = w.view(groups, n, w.shape[1])
-    return [grouped_matmul(a, w.mT, ends_of(sizes), scale_a=scale_a, scale_b=scale_b)]
+    product = partial(grouped_matmul, a, w.mT, ends_of(sizes), scale_a=scale_a, scale_b=scale_b)
+    if not gathers:
+        return [product()]
+    choices = 3
+    entries = (torch.arange(rows) * 7 % (rows * choices)).int()
+    return [product(entries=entries, choices=choices), product()]
 
 
 def _trial(
@@ -90,10 +96,11 @@ def _trial(
     k: int,
     scales: str,
     formats: tuple[str, str] = ("fp8", "fp8"),
+    gathers: bool = False,
     **options: Any,
 ) -> Trial:
     title = f"grouped_matmul {tuple(sizes)} {' x '.join(dict.fromkeys(formats))} {scales} scales"
-    return Trial(title, partial(_run, sizes, n, k, scales, formats), **options)
+    return Trial(title, partial(_run, sizes, n, k, scales, formats, gathers=gathers), **options)
 
 
 def _sizes_of(scales: str) -> dict[tuple[int, int], tuple[tuple[int, ...], int, int]]:
@@ -104,7 +111,7 @@ def trial(kernel: Kernel) -> Trial:
     row = kernel.row
     tile = int(row["tile_m"]), int(row["tile_n"])
     shape = _SIZES_OF_MX[tile[0]] if row["scales"] in _FORMATS_OF_MX else _sizes_of(row["scales"])[tile]
-    return _trial(*shape, row["scales"], (row["a"], row["b"]), workgroups=3, skip=True)
+    return _trial(*shape, row["scales"], (row["a"], row["b"]), gathers=True, workgroups=3, skip=True)
 
 
 def representative() -> Iterable[Trial]:
