@@ -32,6 +32,12 @@ def check_whole_number(where: str, name: str, value: Any) -> None:
         raise TypeError(f"{where}: {name} is {value!r}; it must be a whole number (int)")
 
 
+def check_choices(where: str, choices: Any) -> None:
+    """ValueError unless choices, the number of entries for each row, is an int of 1 or more; True is not accepted either."""
+    if isinstance(choices, bool) or not isinstance(choices, int) or choices < 1:
+        raise ValueError(f"{where}: choices is {choices!r}; it must be a whole number, 1 or more")
+
+
 def check_flag(where: str, name: str, value: Any) -> None:
     """TypeError unless the value is True or False: a string such as "no" would otherwise count as True."""
     if isinstance(value, (str, torch.Tensor)) or value not in (False, True):

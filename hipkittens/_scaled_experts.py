@@ -12,7 +12,7 @@ from ._arguments import check_dtype_and_device, check_gets_no_gradient, check_te
 from ._panels import as_b
 from .activation import activation as activate
 from .activation import gated_activation
-from .grouped import MOST_GATHERED_BYTES, grouped_matmul
+from .grouped import MOST_GATHERED_BYTES, gathered_bytes, grouped_matmul
 from .quantization import QuantSpec, dtype_of, gated_activation_quantize, quantize, reads_tokens_once
 from .scaled_gemm import check_has_matrix
 from .scaled_grouped import CODES, FLOAT4, SCALES_OF_32, length
@@ -171,7 +171,7 @@ def _recipe_of_products(pair: tuple[str | None, str]) -> tuple[str, str]:
 def takes_tokens(scales: Scales, x: torch.Tensor) -> bool:
     """Whether hidden_rows accepts tokens with the entries and places of their choices, instead of rows in the order of experts."""
     if scales.spec is None:
-        return _within_reach(x)
+        return gathered_bytes(x) < MOST_GATHERED_BYTES
     return scales.spec.granularity != "tensor"
 
 
@@ -193,18 +193,13 @@ def hidden_rows(
         scales.spec is not None
         and places is not None
         and scales.smooth1 is None
-        and _within_reach(rows)
+        and gathered_bytes(rows) < MOST_GATHERED_BYTES  # their codes are no larger
         and reads_tokens_once(rows, scales.spec, choices)
     )
     quantized = _quantized(rows, ends, scales, scales.smooth1, entries, places, codes_of_tokens)
     gathers = codes_of_tokens or scales.spec is None
     of_rows = (entries, choices) if gathers else (None, 1)
     return _product(quantized, w1, ends, scales.w1, scales, bias, rows.dtype, *of_rows)
-
-
-def _within_reach(tokens: torch.Tensor) -> bool:
-    """Whether the product can gather these rows, or their codes, while it loads them."""
-    return tokens.shape[0] * max(tokens.stride(0), tokens.shape[1]) * tokens.itemsize < MOST_GATHERED_BYTES
 
 
 def gated_rows(

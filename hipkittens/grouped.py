@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from . import _backend, scaled_grouped
-from ._arguments import check_dtype_and_device, check_gets_no_gradient, check_tensor
+from ._arguments import check_choices, check_dtype_and_device, check_gets_no_gradient, check_tensor
 from ._autocast import to_autocast_dtype
 from ._call import call
 from ._panels import in_rows, seen_as_rows
@@ -98,7 +98,7 @@ def grouped_matmul(
         if _backend.uses_torch():
             b = b if panels is None else in_rows(_WHERE, "b", panels).mT
             if entries is not None:
-                a = a[_tokens(a, entries, choices)]
+                a = _gathered_in_torch(a, entries, choices)
             return _in_torch(*scaled_grouped.dequantized(a, b, scales), offs, bias, out_dtype)
         return scaled_grouped.product(a, b, offs, scales, swizzle, bias, out_dtype, panels, entries, choices)
     if entries is not None:
@@ -129,13 +129,12 @@ def _rows_of_product(a: torch.Tensor, entries: torch.Tensor | None, choices: int
         return a.shape[0]
     check_tensor(_WHERE, "entries", entries)
     check_dtype_and_device(_WHERE, "entries", entries, (torch.int32,), "a", a)
-    if isinstance(choices, bool) or not isinstance(choices, int) or choices < 1:
-        raise ValueError(f"{_WHERE}: choices is {choices!r}; it must be a whole number, 1 or more")
+    check_choices(_WHERE, choices)
     if entries.dim() != 1:
         raise ValueError(
             f"{_WHERE}: entries has shape {tuple(entries.shape)}; it needs 1 dimension, the choice of each row of the result"
         )
-    reach = a.shape[0] * max(a.stride(0), a.shape[1]) * a.itemsize
+    reach = gathered_bytes(a)
     if reach >= MOST_GATHERED_BYTES:
         raise ValueError(
             f"{_WHERE}: entries is given and the rows of a take {reach} bytes; allowed: less than {MOST_GATHERED_BYTES}. Gather them first"
@@ -143,9 +142,19 @@ def _rows_of_product(a: torch.Tensor, entries: torch.Tensor | None, choices: int
     return entries.shape[0]
 
 
-def _tokens(a: torch.Tensor, entries: torch.Tensor, choices: int) -> torch.Tensor:
-    """The row of a that each row of the product is; out of range entries are in no group."""
-    return (entries.long() // choices).clamp(0, a.shape[0] - 1)
+def gathered_bytes(a: torch.Tensor) -> int:
+    """The bytes from the first row of a (T, K) to the end of the last one, all of which gathered loads must reach."""
+    return a.shape[0] * max(a.stride(0), a.shape[1]) * a.itemsize
+
+
+def _gathered_in_torch(a: torch.Tensor, entries: torch.Tensor, choices: int) -> torch.Tensor:
+    """The rows of the product by PyTorch operations; entries that name no row of a are rows of zeros."""
+    stored = a.view(torch.uint8) if a.itemsize == 1 else a  # PyTorch has no operations on 8-bit floats
+    rows = stored.new_zeros(entries.shape[0], a.shape[1])
+    tokens = entries.long() // choices
+    there = (tokens >= 0) & (tokens < a.shape[0])
+    rows[there] = stored[tokens[there]]
+    return rows.view(a.dtype)
 
 
 def _check_panels(a: torch.Tensor, panels: torch.Tensor, bias: torch.Tensor | None) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from . import _backend
-from ._arguments import check_dtype_and_device, check_flag, check_tensor, number
+from ._arguments import check_choices, check_dtype_and_device, check_flag, check_tensor, number
 from ._call import call
 from .activation import GATES, bound_argument, check_gate, constants_of
 
@@ -177,9 +177,9 @@ def quantize(
       device.
 
     codes have the shape of x and the dtype of the format; for mxfp4 they are (..., N / 2), and for 6 bits, where N is a multiple of 32,
-    (..., 3 N / 4), both torch.uint8. scales are float32, or for MX formats torch.uint8 bytes of e8m0: 2 ** (byte - 127), 255 for NaN. Their shape is
-    () for a tensor, (..., 1) for rows, (..., ceil(N / group)) for groups and (..., ceil(M / 128), ceil(N / 128)) for blocks; "shuffled"
-    ones have two dimensions, padded.
+    (..., 3 N / 4), both torch.uint8. scales are float32, or for MX formats torch.uint8 bytes of e8m0: 2 ** (byte - 127), 255 for NaN. Their
+    shape is () for a tensor, (..., 1) for rows, (..., ceil(N / group)) for groups and (..., ceil(M / 128), ceil(N / 128)) for blocks;
+    "shuffled" ones have two dimensions, padded.
 
     Raises TypeError or ValueError, before anything is launched, for arguments that no kernel supports.
     """
@@ -307,8 +307,7 @@ def check_spec_of_rows(where: str, spec: QuantSpec, instead: str) -> None:
 
 def _leading(where: str, spec: QuantSpec, x: torch.Tensor, entries, choices: int) -> torch.Size:
     """The shape of codes without its last dimension. Raises TypeError or ValueError for entries that no kernel supports."""
-    if isinstance(choices, bool) or not isinstance(choices, int) or choices < 1:
-        raise ValueError(f"{where}: choices is {choices!r}; it must be a whole number, 1 or more")
+    check_choices(where, choices)
     if entries is None:
         if choices != 1:
             raise ValueError(

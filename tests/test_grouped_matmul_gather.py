@@ -133,6 +133,9 @@ def test_in_torch(monkeypatch):
     monkeypatch.setattr(hipkittens._backend._State, "backend", "torch")
     found = grouped_matmul(a, w.mT, ends, **given, entries=entries, choices=2)
     assert torch.equal(found, grouped_matmul(rows_of(a, entries, 2), w.mT, ends, **given))
+    entries[:4] = torch.tensor([18, -1, 2**31 - 1, -(2**31)])  # the rows of a are those of 0 .. 17
+    out = grouped_matmul(a, w.mT, ends, **given, entries=entries, choices=2)
+    assert not out[:4].any() and torch.equal(out[4:], found[4:])
 
 
 SPECS = [
