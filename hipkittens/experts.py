@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import torch
 
-from . import _backend, _scaled_experts
+from . import _backend, _gated_experts, _scaled_experts
 from ._arguments import check_dtype_and_device, check_flag, check_gets_no_gradient, check_tensor
 from ._autocast import to_autocast_dtype
 from ._call import call
-from ._gated_experts import gated_groups
 from ._panels import as_b, seen_as_rows
 from .activation import ACTIVATIONS, GATES, gate_and_other
 from .activation import activation as activate
@@ -176,7 +175,13 @@ def moe(
         )
     order = expert_sort(topk_ids, None, w1.shape[0], layout="ragged", expert_map=expert_map)
     ends, index = order.offsets[1:], (order.entries, order.places)
-    if scales is not None and not weight_input and _scaled_experts.takes_tokens(scales, x):
+    if weight_input:
+        takes_tokens = False
+    elif scales is not None:
+        takes_tokens = _scaled_experts.takes_tokens(scales, x)
+    else:
+        takes_tokens = gated and _gated_experts.takes_tokens(x, w1, order.places, bias1, interleaved)
+    if takes_tokens:
         rows, tokens = x, index
     else:
         rows, tokens = expert_gather(x, *index, topk_weights if weight_input else None), ()
@@ -197,7 +202,10 @@ def _layer(
             hidden, w2, ends, scales, bias2, kind=activation, other=other, limit=limit, gated=gated
         )
     if gated:
-        hidden = gated_groups(rows, w1, ends, bias1, activation, interleaved, limit)
+        of_tokens = (tokens[0], tokens[1].shape[1]) if tokens else (None, 1)
+        hidden = _gated_experts.gated_groups(
+            rows, w1, ends, bias1, activation, interleaved, limit, *of_tokens
+        )
     else:
         hidden = activate(grouped_matmul(rows, as_b(w1), ends, bias=bias1), activation)
     return grouped_matmul(hidden, as_b(w2), ends, bias=bias2)

@@ -131,6 +131,76 @@ def test_gradients(arch, draw, interleaved):
         assert mine.max() <= 2 * other.max() and mine.square().mean() <= 4 * other.square().mean()
 
 
+GATHERED = [
+    # sizes of groups, rows behind them, n, k
+    ((1,), 0, 34, 2),
+    ((9, 0, 17, 40), 5, 160, 96),
+    ((17, 255), 3, 510, 264),
+    ((200, 260, 300), 8, 1024, 512),
+    (tuple([3] * 70), 2, 64, 40),
+]
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize(("sizes", "behind", "n", "k"), GATHERED, ids=str)
+def test_rows_of_tokens(arch, draw, dtype, sizes, behind, n, k):
+    """The bits of rows that were gathered first, for tokens and weights of any strides; entries that name no token are zeros."""
+    count, tokens, choices = sum(sizes) + behind, 23, 3
+    x, w = draw(tokens, k, dtype=dtype), draw(len(sizes), n, k, dtype=dtype, scale=k**-0.5)
+    bias, ends = draw(len(sizes), n, dtype=dtype), ends_of(sizes)
+    entries = torch.randint(0, tokens * choices, (count,), dtype=torch.int32)
+    if count > 4:
+        entries[2], entries[3], entries[4] = -1, tokens * choices, 0x7FFFFFFF
+    rows = torch.zeros(count, k, dtype=dtype)
+    there = (entries >= 0) & (entries < tokens * choices)
+    rows[there] = x[entries[there] // choices]
+    wide = torch.zeros(tokens, k + 3, dtype=dtype)
+    wide[:, 3:] = x
+    for interleaved in (False, True):
+        expected = gated_groups(rows, w, ends, bias, "silu", interleaved, None)
+        for given in (x, wide[:, 3:]):
+            found = gated_groups(given, w, ends, bias, "silu", interleaved, None, entries, choices)
+            assert torch.equal(found, expected)
+
+
+def test_rows_of_tokens_in_panels(arch, draw):
+    sizes = (20, 0, 33)
+    x, w, ends = draw(40, 64), draw(3, 128, 64, scale=0.1), ends_of(sizes)
+    entries = torch.randint(0, 40, (60,), dtype=torch.int32)
+    expected = gated_groups(x[entries.long()], w, ends, None, "silu", False, None)
+    panels = hipkittens.preshuffle(w)
+    assert torch.equal(gated_groups(x, panels, ends, None, "silu", False, None, entries, 1), expected)
+
+
+def test_large_tiles_of_tokens(draw):
+    n, k, sizes = 4090, 200, (1500, 0, 1497)
+    x, w, ends = draw(700, k), draw(3, n, k, scale=k**-0.5), ends_of(sizes)
+    entries = torch.randint(0, 1400, (3000,), dtype=torch.int32)
+    for arch in TARGETS:
+        with hipkittens.simulate(arch, checks="all") as run:
+            found = gated_groups(x, w, ends, None, "silu", False, None, entries, 2)
+            assert hipkittens._library.last_kernel().startswith(
+                "hipkittens_gemm_gated_grouped_nt_bf16_256x256x64"
+            )
+            assert torch.equal(
+                found, gated_groups(x[entries.long() // 2], w, ends, None, "silu", False, None)
+            )
+        assert not run.findings
+
+
+def test_gathered_rows_have_no_gradient(draw):
+    x, w, entries = draw(20, 64).requires_grad_(), draw(1, 96, 64), torch.zeros(30, dtype=torch.int32)
+    operator = torch.ops.hipkittens.grouped_gated
+    options = ends_of((30,)), None, entries, 1, 0, False, 1.0, -1.0, True, torch.bfloat16
+    with hipkittens.simulate("gfx950"):
+        result, sums = operator(x, w.mT, *options)
+        assert result.shape == (30, 48) and sums.shape == (30, 96)
+        with pytest.raises(NotImplementedError, match="gathered rows have no gradient"):
+            result.sum().backward()
+        with pytest.raises(RuntimeError, match="rows of 63 elements are not gathered"):
+            operator(x.detach()[:, :63], w[..., :63].mT, *options)
+
+
 def test_weights_by_columns_are_not_copied(draw):
     """Two launches that read them in place."""
     rows, ends = draw(60, 64), ends_of((30, 30))
@@ -145,7 +215,9 @@ def test_weights_by_columns_are_not_copied(draw):
 def test_an_operator_without_sums_has_no_derivative(draw):
     rows, w = draw(20, 64).requires_grad_(), draw(1, 96, 64)
     operator = torch.ops.hipkittens.grouped_gated
-    result, sums = operator(rows, w.mT, ends_of((20,)), None, 0, False, 1.0, -1.0, False, torch.bfloat16)
+    result, sums = operator(
+        rows, w.mT, ends_of((20,)), None, None, 1, 0, False, 1.0, -1.0, False, torch.bfloat16
+    )
     assert sums.shape == (0,)
     with pytest.raises(RuntimeError, match="keep_sums=False and is differentiated"):
         result.sum().backward()

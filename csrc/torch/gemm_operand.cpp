@@ -22,13 +22,13 @@ bool describe(const Tensor& tensor, bool transposed, gemm::Matrix& matrix) {
     return true;
 }
 
-// Whether rows of bytes, or with `transposed` columns, begin on dwords.
-bool begin_on_dwords(const Tensor& codes, bool transposed) {
-    const auto sizes = codes.sizes(), strides = codes.strides();
+// Whether rows, or with `transposed` columns, begin on dwords.
+bool begin_on_dwords(const Tensor& tensor, Dtype dtype, bool transposed) {
+    const auto sizes = tensor.sizes(), strides = tensor.strides();
     const size_t along = sizes.size() - (transposed ? 2 : 1);
-    bool aligned = reinterpret_cast<uintptr_t>(codes.data()) % 4 == 0;
+    bool aligned = reinterpret_cast<uintptr_t>(tensor.data()) % 4 == 0;
     for (size_t axis = 0; axis < sizes.size(); ++axis)
-        if (axis != along && sizes[axis] > 1) aligned = aligned && strides[axis] % 4 == 0;
+        if (axis != along && sizes[axis] > 1) aligned = aligned && strides[axis] * bytes_of(dtype) % 4 == 0;
     return aligned;
 }
 
@@ -69,10 +69,10 @@ Operand make_operand(Tensor tensor, Dtype dtype, bool transposed) {
     return copied(tensor, dtype, transposed);
 }
 
-Operand make_operand_on_dwords(Tensor codes, bool transposed) {
-    Operand operand = make_operand(std::move(codes), Dtype::uint8, transposed);
-    if (begin_on_dwords(operand.tensor, transposed)) return operand;
-    return copied(operand.tensor, Dtype::uint8, transposed);
+Operand make_operand_on_dwords(Tensor tensor, Dtype dtype, bool transposed) {
+    Operand operand = make_operand(std::move(tensor), dtype, transposed);
+    if (begin_on_dwords(operand.tensor, dtype, transposed)) return operand;
+    return copied(operand.tensor, dtype, transposed);
 }
 
 }  // namespace hipkittens::torch_binding

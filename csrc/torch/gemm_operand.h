@@ -33,7 +33,7 @@ std::optional<Panels> panels_of(const char* operation, const Tensor& b, int64_t 
 Operand make_operand(Tensor tensor, Dtype dtype);
 // The same where only rows, or with `transposed` only columns, are supported.
 Operand make_operand(Tensor tensor, Dtype dtype, bool transposed);
-// The same for quantized values of one byte, whose rows (columns) must begin on 4 bytes.
-Operand make_operand_on_dwords(Tensor codes, bool transposed);
+// The same where rows (columns) must also begin on 4 bytes.
+Operand make_operand_on_dwords(Tensor tensor, Dtype dtype, bool transposed);
 
 }  // namespace hipkittens::torch_binding

@@ -22,10 +22,12 @@ constexpr const char* grouped_gemm_schema =
     "grouped_gemm(Tensor a, Tensor b, Tensor? offs, Tensor? bias, ScalarType out_dtype) -> Tensor";
 // Groups of rows: b (groups, k, 2 n), n gates followed by the n partners they multiply, or interleaved.
 // activation: 0 silu, 1 gelu_tanh, 2 gelu, 3 relu, 4 tanh, 5 swiglu; limit below 0: none. sums: each row
-// holds n gates and then n partners; empty unless they are kept.
+// holds n gates and then n partners; empty unless they are kept. entries and choices: see below.
 constexpr const char* grouped_gated_schema =
-    "grouped_gated(Tensor a, Tensor b, Tensor offs, Tensor? bias, int activation, bool interleaved, float "
-    "alpha, float limit, bool keep_sums, ScalarType out_dtype) -> (Tensor result, Tensor sums)";
+    "grouped_gated(Tensor a, Tensor b, Tensor offs, Tensor? bias, Tensor? entries, int choices, int "
+    "activation, "
+    "bool interleaved, float alpha, float limit, bool keep_sums, ScalarType out_dtype) -> (Tensor result, "
+    "Tensor sums)";
 // Groups of rows of quantized values, as bytes: a (m, bytes of k) and b (groups, bytes of k, n), in the formats of gemm_codes.h.
 // int32: the accumulators of int8 values, without scales and bias. Scalings: 1 for both: scale_a (m, 1) and scale_b (groups, n, 1)
 // multiply the accumulators. 4 and 5: (m, blocks) and (groups, blocks of n, blocks) multiply those of each 128 of k. 3: e8m0 bytes
@@ -193,6 +195,9 @@ Results product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& o
     const std::optional<Panels> panels = panels_of(operation, b_tensor, 1, scales ? 1 : 2);
     const auto [groups, rows_of_a, n, k] = sizes_of(grouping, a_tensor, b_tensor, panels, offs, scales);
     if (gather) check_gather(*gather, a_tensor);
+    if (gather && !scales && k % 2 != 0)
+        fail("grouped_gated: rows of " + std::to_string(k) +
+             " elements are not gathered; an even number is needed");
     const int64_t m = gather ? gather->entries.sizes()[0] : rows_of_a;
     if (gates && (grouping != gemm::Grouping::rows || n % 2 != 0 || k == 0))
         fail(
@@ -234,14 +239,14 @@ Results product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& o
 
     // The operand orders that kernels support for aligned rows (gemm::is_grouped_orientation); quantized
     // operands support no others.
-    const bool inner = grouping == gemm::Grouping::inner;
+    const bool inner = grouping == gemm::Grouping::inner, needs_dwords = scales || gather;
     const Operand b =
-        panels   ? Operand{std::move(b_tensor), {nullptr, panels->row_elements, 0, true, panels->panel_rows}}
-        : scales ? make_operand_on_dwords(std::move(b_tensor), true)
-        : gates  ? make_operand(std::move(b_tensor), dtype, true)
-        : inner  ? make_operand(std::move(b_tensor), dtype, false)
-                 : make_operand(std::move(b_tensor), dtype);
-    const Operand a = scales ? make_operand_on_dwords(std::move(a_tensor), false)
+        panels ? Operand{std::move(b_tensor), {nullptr, panels->row_elements, 0, true, panels->panel_rows}}
+        : needs_dwords ? make_operand_on_dwords(std::move(b_tensor), dtype, true)
+        : gates        ? make_operand(std::move(b_tensor), dtype, true)
+        : inner        ? make_operand(std::move(b_tensor), dtype, false)
+                       : make_operand(std::move(b_tensor), dtype);
+    const Operand a = needs_dwords ? make_operand_on_dwords(std::move(a_tensor), dtype, false)
                       : grouping == gemm::Grouping::none && !b.matrix.transposed
                           ? make_operand(std::move(a_tensor), dtype)
                           : make_operand(std::move(a_tensor), dtype, inner);
@@ -333,11 +338,15 @@ void grouped_gemm(StableIValue* stack, uint64_t argument_count, uint64_t result_
 }
 
 void grouped_gated(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
-    if (argument_count != 10 || result_count != 2) fail("grouped_gated is registered with another schema");
+    if (argument_count != 12 || result_count != 2) fail("grouped_gated is registered with another schema");
     Arguments arguments(stack, argument_count);
     Tensor a = arguments.tensor();
     Tensor b = arguments.tensor();
-    const std::optional<Tensor> offs = arguments.tensor(), bias = arguments.optional_tensor();
+    const std::optional<Tensor> offs = arguments.tensor(), bias = arguments.optional_tensor(),
+                                entries = arguments.optional_tensor();
+    std::optional<Gather> gather;
+    const int64_t choices = arguments.integer();
+    if (entries) gather.emplace(*entries, choices);
     const int64_t activation = arguments.integer();
     if (activation < 0 || activation > static_cast<int64_t>(activation::Activation::swiglu))
         fail("grouped_gated: activation is " + std::to_string(activation) + "; 0 .. 5 are allowed");
@@ -347,7 +356,7 @@ void grouped_gated(StableIValue* stack, uint64_t argument_count, uint64_t result
     gates.limit = arguments.upper_bound();
     gates.keeps_sums = arguments.boolean();
     const Dtype out_dtype = dtype_from_torch(arguments.dtype(), "grouped_gated: out_dtype");
-    Results results = product(std::move(a), std::move(b), offs, bias, out_dtype, {}, gates);
+    Results results = product(std::move(a), std::move(b), offs, bias, out_dtype, {}, gates, gather);
     stack[0] = to_result(std::move(results.result));
     stack[1] = to_result(std::move(*results.sums));
 }

@@ -175,8 +175,8 @@ Tensor product(Arguments& given) {
     // Other kernels have a variant for any number of rows.
     if (mx || is_6_bits(problem.a_type) ||
         (blocks && (scaling_a != row_block_wise || scaling_b != block_wise))) {
-        a = make_operand_on_dwords(std::move(a), false).tensor;
-        if (!weight.in_panels()) b = make_operand_on_dwords(std::move(b), false).tensor;
+        a = make_operand_on_dwords(std::move(a), Dtype::uint8, false).tensor;
+        if (!weight.in_panels()) b = make_operand_on_dwords(std::move(b), Dtype::uint8, false).tensor;
     }
     problem.scales = of_b                                                     ? gemm::Scales::of_b
                      : mx                                                     ? gemm::Scales::in_matrix
@@ -236,9 +236,9 @@ void scaled_gemm(StableIValue* stack, uint64_t argument_count, uint64_t result_c
 }
 
 Tensor product_in_codes(Arguments& given) {
-    const Tensor a = make_operand_on_dwords(operand("a", given.tensor()), false).tensor;
+    const Tensor a = make_operand_on_dwords(operand("a", given.tensor()), Dtype::uint8, false).tensor;
     Weights weight = weights(given.tensor());
-    if (!weight.in_panels()) weight.tensor = make_operand_on_dwords(std::move(weight.tensor), false).tensor;
+    if (!weight.in_panels()) weight.tensor = make_operand_on_dwords(std::move(weight.tensor), Dtype::uint8, false).tensor;
     const Tensor& b = weight.tensor;
     const Tensor scale_a = given.tensor(), scale_b = given.tensor();
     std::optional<Tensor> bias = given.optional_tensor();

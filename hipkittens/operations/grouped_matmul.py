@@ -40,17 +40,20 @@ def _setup(ctx, inputs, output) -> None:
 
 
 def _setup_gated(ctx, inputs, output) -> None:
-    a, b, offs, bias, *ctx.options = inputs
+    a, b, offs, bias, entries, _, *ctx.options = inputs
     ctx.save_for_backward(a, b, offs, output[1])
+    ctx.gathered = entries is not None
     ctx.mark_non_differentiable(output[1])
     ctx.bias = None if bias is None else (bias.dtype, bias.dim())
 
 
 @_backend.interruptible
 def _backward_gated(ctx, grad, _of_sums):
+    if ctx.gathered:
+        raise NotImplementedError("hipkittens: gathered rows have no gradient; use expert_gather")
     *operands, sums = ctx.saved_tensors
     of_sums = gradient_of_gates(grad, sums, *ctx.options[:4])
-    return *_of_product(ctx, *operands, of_sums), *[None] * 6
+    return *_of_product(ctx, *operands, of_sums), *[None] * 8
 
 
 @_backend.interruptible
@@ -106,6 +109,11 @@ def _flops(a_shape, b_shape, *_args, out_shape=None, **_kwargs) -> int:
     return flops
 
 
+def _flops_of_gates(a_shape, b_shape, offs, bias, entries_shape=None, *_args, **_kwargs) -> int:
+    rows = a_shape[0] if entries_shape is None else entries_shape[0]
+    return 2 * rows * a_shape[1] * _length_and_columns(b_shape)[1]
+
+
 def _sharding(a, b, offs, bias, out_dtype):
     from torch.distributed.tensor import Replicate, Shard
 
@@ -123,14 +131,17 @@ def _sharding(a, b, offs, bias, out_dtype):
     ]
 
 
-def _fake_gated(a, b, offs, bias, activation, interleaved, alpha, limit, keep_sums, out_dtype):
+def _fake_gated(
+    a, b, offs, bias, entries, choices, activation, interleaved, alpha, limit, keep_sums, out_dtype
+):
     length, columns = _length_and_columns(b.shape)
     torch._check(
         a.shape[1] == length,
         lambda: f"hipkittens::grouped_gated: {tuple(a.shape)} @ {tuple(b.shape)}",
     )
-    sums = a.new_empty((a.shape[0], columns) if keep_sums else (0,))
-    return a.new_empty((a.shape[0], columns // 2), dtype=out_dtype), sums
+    rows = a.shape[0] if entries is None else entries.shape[0]
+    sums = a.new_empty((rows, columns) if keep_sums else (0,))
+    return a.new_empty((rows, columns // 2), dtype=out_dtype), sums
 
 
 # Codes in a byte, by numbers of formats (scaled_gemm.FORMATS).
@@ -206,9 +217,9 @@ OPERATION = Operation(
             _fake_gated,
             _backward_gated,
             _setup_gated,
-            _flops,
+            _flops_of_gates,
             sharding=lambda *arguments: [replicated(arguments, 2)],
-            first_option=4,
+            first_option=5,
         ),
         Operator(
             "scaled_grouped_gemm",

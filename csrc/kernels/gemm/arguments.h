@@ -101,7 +101,7 @@ struct GatherArguments {
 // ranges, k_tiles is that of a whole K.
 struct GroupedGemmArguments : GemmArguments, GroupArguments {};
 struct ScaledGroupedGemmArguments : ScaledGemmArguments, GroupArguments, GatherArguments {};
-struct GatedGroupedGemmArguments : GatedGemmArguments, GroupArguments {};
+struct GatedGroupedGemmArguments : GatedGemmArguments, GroupArguments, GatherArguments {};
 
 // Arguments of kernels whose B may be in panels: quantized weights, and weights of experts. Kernels of other products must not grow.
 template <class Arguments>

@@ -36,7 +36,8 @@ void check(const GroupedProblem& p) {
         refuse("gates are for groups of rows without scales");
     if (p.b.panel_rows && p.grouping != Grouping::rows) refuse("b in panels is for groups of rows");
     if (p.entries) {
-        if (p.scales == Scales::none) refuse("rows of products without scales are not gathered");
+        if (p.scales == Scales::none && !p.gated)
+            refuse("rows of products without scales or gates are not gathered");
         extent("choices", p.choices, 1, largest_extent);
         extent("the number of tokens", p.tokens, 1, largest_extent);
         if (p.tokens * p.a.leading_stride * size_of(p.a_type) >= reach_bytes)
@@ -160,6 +161,7 @@ bool suits(const GroupedVariant& variant, const GroupedProblem& p) {
     Problem matrices = p;
     matrices.batch = p.groups;
     return variant.gated == p.gated && suits(variant.targets, config, matrices) &&
+           (!p.entries || config.row_start == RowStart::vector) &&
            (!p.gated || reaches_partners(config, p, p)) &&
            (config.row_start == RowStart::element ||
             is_grouped_orientation(p.grouping, p.a.transposed, p.b.transposed)) &&
@@ -216,6 +218,7 @@ hipkittens::Launch launch_variant(const GroupedProblem& problem, const GroupedVa
         GatedGroupedGemmArguments gated{};
         static_cast<GemmArguments&>(gated) = arguments;
         static_cast<GroupArguments&>(gated) = arguments;
+        static_cast<GatherArguments&>(gated) = arguments;
         set_gate(gated, problem, problem);
         return launch(gated);
     }

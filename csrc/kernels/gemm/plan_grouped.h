@@ -13,7 +13,7 @@ struct GroupedProblem : Problem, Gate {
     Grouping grouping = Grouping::rows;
     const int32_t* ends = nullptr;  // on the device
     int64_t bias_group_stride = 0;
-    // Row r of A is that of token entries[r] / choices, of `tokens`; null: row r. Of products with scales.
+    // Row r of A is that of token entries[r] / choices, of `tokens`; null: row r. Of products with scales or gates.
     const int32_t* entries = nullptr;  // on the device
     int64_t choices = 1, tokens = 0;
 };
