@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Batched GEMMs of quantized operands by AITER's names: x (B, M, K) and w (B, N, K). config and splitK only choose among AITER's own
-kernels. With 8-bit floats and int8 there is one launch, a grouped GEMM whose groups are the batch; with other formats one launch per
-matrix. Biases are added in float32 and the result is rounded once, where AITER's Triton kernels round before they add.
+kernels. There is one launch, a grouped GEMM whose groups are the batch; with a pair of other formats than two of 8-bit floats, int8 or e2m1
+one launch per matrix. Biases are added in float32 and the result is rounded once, where AITER's Triton kernels round before they add.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import torch
 
 from .. import QuantSpec, grouped_matmul, quantize, scaled_matmul
 from ..quantization import dtype_of
-from ._gemm_fp4 import check_operand, check_unquantised, product, quantised, w_of, x_of
+from ._gemm_fp4 import check_operand, check_unquantised, quantised, w_of, x_of
 from ._operands import (
     FP8_DTYPES,
     check_has_mxfp4,
@@ -117,7 +117,9 @@ def batched_gemm_afp4wfp4(
     for argument, scales, codes in (("x_scales", x_scales, x), ("w_scales", w_scales, w)):
         check_shape(name, argument, scales, (batch, codes.shape[1], codes.shape[2] // 16))
     check_place(name, "y", y, batch, m, n)
-    result = _each(name, x, w, x_scales, w_scales, dtype if y is None else y.dtype)
+    for rows, scales in zip(x, x_scales, strict=True):
+        check_operand(name, x_of(rows, scales))
+    result = _of_fp4(name, x, w, x_scales, w_scales, dtype if y is None else y.dtype)
     return placed(name, "y", y, result)
 
 
@@ -129,7 +131,7 @@ def batched_gemm_afp4wfp4_pre_quant(
     y: torch.Tensor | None = None,
     config: dict | None = None,
 ) -> torch.Tensor:
-    """gemm_afp4wfp4_pre_quant of each matrix, with one launch that quantizes all of x (B, M, K). AITER requires y."""
+    """gemm_afp4wfp4_pre_quant of each matrix, with a launch that quantizes all of x (B, M, K) before the one of all GEMMs. AITER requires y."""
     return _quantised("batched_gemm_afp4wfp4_pre_quant", x, w, w_scales, dtype, y)
 
 
@@ -184,11 +186,14 @@ def _of_groups(x, w, x_scale, w_scale, bias, dtype, recipe=("1x128", "128x128"))
     ).view(batch, m, w.shape[1])  # fmt: skip
 
 
-def _each(name, x, w, x_scales, w_scales, dtype):
-    result = torch.empty((x.shape[0], x.shape[1], w.shape[1]), dtype=dtype, device=x.device)
-    for into, left, right, left_scales, right_scales in zip(result, x, w, x_scales, w_scales, strict=True):
-        product(name, x_of(left, left_scales), w_of(right, right_scales), dtype, into)
-    return result
+def _of_fp4(name, x, w, x_scales, w_scales, dtype):
+    for weight, scales in zip(w, w_scales, strict=True):
+        check_operand(name, w_of(weight, scales))
+    batch, m, _ = x.shape
+    if 0 in (*x.shape, *w.shape):
+        return x.new_zeros((batch, m, w.shape[1]), dtype=dtype)
+    scales = (each.view(torch.uint8) for each in (x_scales.reshape(batch * m, -1), w_scales.mT))
+    return _of_groups(x.view(torch.uint8), w.view(torch.uint8), *scales, None, dtype, ("1x32", "1x32"))
 
 
 def _quantised(name, x, w, w_scales, dtype, y, transpose_bm=False, y_scale=None):
@@ -196,8 +201,6 @@ def _quantised(name, x, w, w_scales, dtype, y, transpose_bm=False, y_scale=None)
     batch, m, k = x.shape
     n = w.shape[1]
     check_shape(name, "w_scales", w_scales, (batch, n, k // 32))
-    for weight, scales in zip(w, w_scales, strict=True):
-        check_operand(name, w_of(weight, scales))
     check_place(name, "y", y, *((m, batch, n) if transpose_bm else (batch, m, n)))
     out_dtype = dtype if y is None else y.dtype
     if y_scale is None or out_dtype.itemsize != 1:
@@ -211,7 +214,7 @@ def _quantised(name, x, w, w_scales, dtype, y, transpose_bm=False, y_scale=None)
         result = x.new_zeros((batch, m, n), dtype=wide)
     else:
         codes, scales = quantised(name, x, False)
-        result = _each(name, codes, w, scales, w_scales, wide)
+        result = _of_fp4(name, codes, w, scales, w_scales, wide)
     if y_scale is not None:
         result = _divided(result, y_scale, out_dtype)
     if transpose_bm:
