@@ -48,6 +48,7 @@ from .rotary import rotary, rotary_qk, rotary_tables
 from .routing import expert_sort, router, router_top1
 from .sampling import sample
 from .scaled_gemm import scaled_matmul
+from .scaled_gemm_fused import scaled_matmul_concat_heads, scaled_matmul_multiply_add
 from .selection import topk
 from .softmax import softmax
 from .sparse_latent_attention import attention_mla_sparse
@@ -128,6 +129,8 @@ __all__ = [
     "router_top1",
     "sample",
     "scaled_matmul",
+    "scaled_matmul_concat_heads",
+    "scaled_matmul_multiply_add",
     "set_batch_invariant",
     "simulate",
     "softmax",

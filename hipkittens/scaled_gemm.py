@@ -122,7 +122,7 @@ def scaled_matmul(
     panels = None
     if isinstance(b, torch.Tensor) and b.dim() == 4:
         panels, b = b, seen_as_rows(where, "b", b).t()
-    named, scalings = _check(
+    named, scalings = check_product(
         where, a, b, scale_a, scale_b, bias, recipe, swizzle, activation, out_dtype, formats
     )
     if panels is not None and named[0] in _SIX_BITS:
@@ -144,18 +144,10 @@ def scaled_matmul(
             b = in_rows(where, "b", panels).t()
         result = _in_torch(a, b, scale_a, scale_b, named, scalings, bias, activation, wide)
         return _in_codes(result, scale_result, out_dtype) if in_codes else result
-    scales = [
-        scale if scale is None else _as_kernels_read(scale, scaling, swizzle, axis)
-        for axis, (scale, scaling) in enumerate(zip((scale_a, scale_b), scalings, strict=True))
-    ]
-    if named[0] == "bf16" and a.stride(1) != 1:
-        a = a.contiguous()
-    codes = [a.view(torch.uint8), (b.t() if panels is None else panels).view(torch.uint8)]
-    if scalings[0] in _BLOCKED and scalings != ("1x128", "128x128"):
-        codes = [in_dwords(each) for each in codes]
-    if named[0] in _SIX_BITS and not swizzle:
-        codes = [shuffled_six_bits(each) for each in codes]
-    activation_number = -1 if activation is None else ACTIVATIONS_OF_SUMS.index(activation)
+    codes, scales = operands_as_kernels_read(
+        a, b if panels is None else panels, (scale_a, scale_b), named, scalings, swizzle
+    )
+    activation_number = number_of_activation(activation)
     if in_codes:
         scalings = (SCALINGS[each] for each in scalings)
         codes = [in_dwords(each) for each in codes]
@@ -172,6 +164,34 @@ def scaled_matmul(
         activation_number,
         out_dtype,
     )
+
+
+def operands_as_kernels_read(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scales: tuple[torch.Tensor | None, torch.Tensor | None],
+    named: tuple[str, str],
+    scalings: tuple[Scaling, Scaling],
+    swizzle: str | None,
+) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
+    """The codes of a (M, K) and of b, (K, N) or panels, as rows of bytes, and their scales, as the operators take them."""
+    read = [
+        scale if scale is None else _as_kernels_read(scale, scaling, swizzle, axis)
+        for axis, (scale, scaling) in enumerate(zip(scales, scalings, strict=True))
+    ]
+    if named[0] == "bf16" and a.stride(1) != 1:
+        a = a.contiguous()
+    codes = [a.view(torch.uint8), (b.t() if b.dim() == 2 else b).view(torch.uint8)]
+    if scalings[0] in _BLOCKED and scalings != ("1x128", "128x128"):
+        codes = [in_dwords(each) for each in codes]
+    if named[0] in _SIX_BITS and not swizzle:
+        codes = [shuffled_six_bits(each) for each in codes]
+    return codes, read
+
+
+def number_of_activation(activation: str | None) -> int:
+    """The operators' number of an activation of sums."""
+    return -1 if activation is None else ACTIVATIONS_OF_SUMS.index(activation)
 
 
 def _check_codes(where: str, a: torch.Tensor, named, scalings, out_dtype: torch.dtype) -> None:
@@ -302,7 +322,7 @@ def _in_torch(
 
 
 @_backend.checked_once(1, 2, 3, 4, 5)
-def _check(
+def check_product(
     where: str,
     a: torch.Tensor,
     b: torch.Tensor,

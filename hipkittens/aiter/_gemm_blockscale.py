@@ -14,6 +14,8 @@ from ._operands import check_operands, check_output, check_shape, panels_of_shuf
 from ._quant import GROUP_FLOOR
 from ._results import check_place, placed
 
+RECIPE = ("1x128", "128x128")
+
 
 def gemm_a8w8_blockscale(
     XQ: torch.Tensor,
@@ -116,9 +118,14 @@ def product(
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The product of quantized rows, w's preshuffled or not, and their scales, plus bias."""
-    return scaled_matmul(
-        x, as_b(w), x_scale, w_scale.t(), recipe=("1x128", "128x128"), bias=bias, out_dtype=dtype
-    )
+    return scaled_matmul(*operands_of(x, w, x_scale, w_scale), recipe=RECIPE, bias=bias, out_dtype=dtype)
+
+
+def operands_of(
+    x: torch.Tensor, w: torch.Tensor, x_scale: torch.Tensor, w_scale: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The operands of scaled_matmul with RECIPE."""
+    return x, as_b(w), x_scale, w_scale.t()
 
 
 def _dequantised(x: torch.Tensor, w: torch.Tensor, w_scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -293,23 +293,34 @@ def product(
     place: str = "y",
 ) -> torch.Tensor:
     """The product of quantized values times their scales, plus bias, into y if it is passed, in its dtype."""
-    check_operands(name, {x.names[0]: x.codes, w.names[0]: w.codes})
-    check_has_mxfp4(name, x.codes)
-    for operand in (x, w):
-        check_operand(name, operand)
+    check_product(name, x, w)
     m, n = x.rows, w.rows
     check_place(name, place, y, m, n)
     out_dtype = dtype if y is None else y.dtype
     if 0 in (m, n):
         return placed(name, place, y, torch.empty((m, n), dtype=out_dtype, device=x.codes.device))
+    operands, options = operands_of(x, w)
+    result = scaled_matmul(*operands, **options, bias=bias, out_dtype=out_dtype)
+    return placed(name, place, y, result)
+
+
+def check_product(name: str, x: Operand, w: Operand) -> None:
+    """Checks operands whose product is computed by something else than `product`."""
+    check_operands(name, {x.names[0]: x.codes, w.names[0]: w.codes})
+    check_has_mxfp4(name, x.codes)
+    for operand in (x, w):
+        check_operand(name, operand)
+
+
+def operands_of(
+    x: Operand, w: Operand
+) -> tuple[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], dict[str, str | None]]:
+    """The operands of scaled_matmul, and its options for them."""
     swizzle, scales = None, (x.scales, w.scales.t())
     if x.shuffled or w.shuffled:
         swizzle = "shuffled"
         scales = tuple(each.scales if each.shuffled else shuffled(each.scales) for each in (x, w))
-    result = scaled_matmul(
-        x.codes, as_b(w.codes), *scales, recipe="1x32", swizzle=swizzle, bias=bias, out_dtype=out_dtype
-    )
-    return placed(name, place, y, result)
+    return (x.codes, as_b(w.codes), *scales), {"recipe": "1x32", "swizzle": swizzle}
 
 
 def preshuffled_operands(

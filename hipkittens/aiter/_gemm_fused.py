@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""Pairs of GEMMs, and GEMMs followed by a multiplication and addition, by AITER's names, each step in a separate launch. What is multiplied
-and added to is float32, and the result is rounded once. config and use_aot only choose among AITER's own kernels; with skip_reduce results
-are complete, as in AITER if K is not split.
+"""Pairs of GEMMs, in two launches, and GEMMs followed by a multiplication and addition, in one, by AITER's names. What is multiplied and
+added to is float32, and the result is rounded once. config and use_aot only choose among AITER's own kernels; with skip_reduce results are
+complete, as in AITER if K is not split.
 """
 
 from __future__ import annotations
 
 import torch
 
-from .. import matmul, mul_add
+from .. import matmul
 from .._arguments import number
+from ..scaled_gemm import OUTPUT_DTYPES
+from ..scaled_gemm_fused import multiply_add
 from . import _gemm_blockscale, _gemm_fp4
 from ._gemm_fp4 import Operand, preshuffled_operands, w_of, x_of
 from ._operands import (
@@ -103,8 +105,9 @@ def fused_gemm_a8w8_blockscale_mul_add(
     name = "fused_gemm_a8w8_blockscale_mul_add"
     check_operands(name, {"x": x, "w": w})
     _gemm_blockscale.check_scales(name, x, w, x_scales=x_scales, w_scales=w_scales)
-    follow = _MulAdd(name, a, b, x.shape[0], w.shape[0], dtype, y, fuse_type)
-    return follow(_gemm_blockscale.product(x, w, x_scales, w_scales, torch.float32))
+    operands = _gemm_blockscale.operands_of(x, w, x_scales, w_scales)
+    shape = x.shape[0], w.shape[0]
+    return _mul_add(name, operands, {"recipe": _gemm_blockscale.RECIPE}, shape, a, b, dtype, y, fuse_type)
 
 
 def fused_gemm_afp4wfp4_mul_add(
@@ -143,46 +146,40 @@ def fused_gemm_afp4wfp4_preshuffle_add_mul(
     return _fp4_mul_add(name, *operands, a, b, dtype, y, fuse_type)
 
 
-class _MulAdd:
-    """What is applied to a product c (M, N) in float32: the arguments are checked on construction, before anything is launched."""
-
-    def __init__(self, name, a, b, m, n, dtype, y, fuse_type) -> None:
-        if fuse_type not in (0, 1):
-            raise ValueError(
-                f"hipkittens.aiter.{name}: fuse_type is {fuse_type!r}; allowed: 0 (a c + b), 1 (a b + c)"
-            )
-        check_place(name, "y", y, m, n)
-        self.dtype = dtype if y is None else y.dtype
-        check_output(name, self.dtype)
-        self.name, self.y, self.behind = name, y, bool(fuse_type)
-        self.a, self.b = (_factor(name, argument, value, m, n) for argument, value in (("a", a), ("b", b)))
-
-    def __call__(self, c: torch.Tensor) -> torch.Tensor:
-        a, b = self.a, self.b
-        if not self.behind:
-            total = mul_add(c, a, b)
-        elif isinstance(a, torch.Tensor) and a.shape == c.shape:
-            total = mul_add(a, b, c)
-        elif isinstance(b, torch.Tensor) and b.shape == c.shape:
-            total = mul_add(b, a, c)
-        else:  # a b is one number for all
-            total = mul_add(c, 1.0, a * b)
-        return placed(self.name, "y", self.y, total.to(self.dtype))
+def _mul_add(name, operands, options, shape, a, b, dtype, y, fuse_type) -> torch.Tensor:
+    """a c + b, or a b + c, of the product c of these operands, which has this shape."""
+    if fuse_type not in (0, 1):
+        raise ValueError(
+            f"hipkittens.aiter.{name}: fuse_type is {fuse_type!r}; allowed: 0 (a c + b), 1 (a b + c)"
+        )
+    check_place(name, "y", y, *shape)
+    out_dtype = dtype if y is None else y.dtype
+    check_output(name, out_dtype)
+    factor, addend = (_factor(name, argument, value, *shape) for argument, value in (("a", a), ("b", b)))
+    result = multiply_add(
+        f"hipkittens.aiter.{name}",
+        operands,
+        factor,
+        addend,
+        adds_result=bool(fuse_type),
+        out_dtype=out_dtype,
+        **options,
+    )
+    return placed(name, "y", y, result)
 
 
 def _factor(name: str, argument: str, value: torch.Tensor | float, m: int, n: int) -> torch.Tensor | float:
-    """A number, or a float32 tensor of one element or of (M, N)."""
+    """A number, or a tensor of one element or of (M, N)."""
     if not isinstance(value, torch.Tensor):
         return number(f"hipkittens.aiter.{name}", argument, value)
-    if value.numel() == 1:
-        return value.float()
-    return with_elements(name, argument, value, m, n).float()
+    value = value if value.dtype in OUTPUT_DTYPES else value.float()
+    return value.view(1) if value.numel() == 1 else with_elements(name, argument, value, m, n)
 
 
 def _fp4_mul_add(name, x: Operand, w: Operand, a, b, dtype, y, fuse_type) -> torch.Tensor:
-    check_operands(name, {"x": x.codes, "w": w.codes})
-    follow = _MulAdd(name, a, b, x.rows, w.rows, dtype, y, fuse_type)
-    return follow(_gemm_fp4.product(name, x, w, torch.float32))
+    _gemm_fp4.check_product(name, x, w)
+    operands, options = _gemm_fp4.operands_of(x, w)
+    return _mul_add(name, operands, options, (x.rows, w.rows), a, b, dtype, y, fuse_type)
 
 
 def _check_beside(name, m: int, k: int, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor | None) -> None:

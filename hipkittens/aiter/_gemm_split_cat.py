@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""GEMMs whose heads are split and concatenated with others, by AITER's names: one launch for the GEMM, and one that copies. For multi-head
-latent attention: keys without position and values from the latent, and y the keys' rotary part. config only chooses among AITER's own
-kernels.
+"""GEMMs whose heads are split and concatenated with others, by AITER's names, in one launch. For multi-head latent attention: keys without
+position and values from the latent, and y the keys' rotary part. config only chooses among AITER's own kernels.
 """
 
 from __future__ import annotations
 
 import torch
 
-from .. import concat_heads
+from .. import scaled_matmul_concat_heads
 from .._arguments import check_tensor, check_whole_number
 from .._panels import shape_of_weights
 from . import _gemm_blockscale, _gemm_fp4
@@ -93,13 +92,15 @@ def _of_fp8(name, x, w, y, x_scale, w_scale, s1, s2, dtype):
     check_operands(name, {"x": x, "w": w})
     _gemm_blockscale.check_scales(name, x, w, x_scale=x_scale, w_scale=w_scale)
     _check(name, x.shape[0], shape_of_weights(w)[0], y, s1, s2, dtype)
-    return _joined(_gemm_blockscale.product(x, w, x_scale, w_scale, dtype), y, s1, s2)
+    operands = _gemm_blockscale.operands_of(x, w, x_scale, w_scale)
+    return _joined(operands, {"recipe": _gemm_blockscale.RECIPE}, y, s1, dtype)
 
 
 def _of_fp4(name, x: Operand, w: Operand, y, s1, s2, dtype):
-    check_operands(name, {"x": x.codes, "w": w.codes})
+    _gemm_fp4.check_product(name, x, w)
     _check(name, x.rows, w.rows, y, s1, s2, dtype)
-    return _joined(_gemm_fp4.product(name, x, w, dtype), y, s1, s2)
+    operands, options = _gemm_fp4.operands_of(x, w)
+    return _joined(operands, options, y, s1, dtype)
 
 
 def _check(name: str, m: int, n: int, y: torch.Tensor, s1: int, s2: int, dtype: torch.dtype) -> None:
@@ -119,8 +120,7 @@ def _check(name: str, m: int, n: int, y: torch.Tensor, s1: int, s2: int, dtype: 
         )
 
 
-def _joined(c: torch.Tensor, y: torch.Tensor, s1: int, s2: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The second pair of concat_heads has nothing to concatenate: it makes its part dense in the same launch."""
-    heads = c.view(y.shape[0], y.shape[1], s1 + s2)
-    first, second = heads.split((s1, s2), -1)
-    return concat_heads(first, y.to(c.dtype), second, second[..., :0])
+def _joined(
+    operands, options, y: torch.Tensor, s1: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return scaled_matmul_concat_heads(*operands, y.to(dtype), s1, **options)

@@ -68,7 +68,7 @@ def e8m0(*shape: int) -> torch.Tensor:
 
 
 # The recipe for each kind of scales that are applied between partial sums.
-_RECIPES = {
+RECIPES = {
     "blocks": ("1x128", "128x128"),
     "row_blocks": ("1x128", "1x128"),
     "in_matrix": ("1x32", "1x32"),
@@ -76,7 +76,7 @@ _RECIPES = {
 }
 
 
-def _scales(scales: str, m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+def scales_of(scales: str, m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Scales of an operand (m, k) and one (k, n), for kernels with this word in their row."""
     if scales == "outer":
         return factors(m, 1), factors(1, n)
@@ -101,7 +101,7 @@ def _run(
     a, w = codes(m, k, formats[0]), codes(n, k, formats[1])
     if options.get("out_dtype") == torch.int32:
         return [scaled_matmul(a, w.t(), None, None, **options)]
-    return [scaled_matmul(a, w.t(), *_scales(scales, m, n, k), recipe=_RECIPES.get(scales), **options)]
+    return [scaled_matmul(a, w.t(), *scales_of(scales, m, n, k), recipe=RECIPES.get(scales), **options)]
 
 
 def _run_split(format: str) -> list[torch.Tensor]:
@@ -117,7 +117,7 @@ def _run_split(format: str) -> list[torch.Tensor]:
 def _run_codes(m: int, n: int, k: int) -> list[torch.Tensor]:
     a, w = codes(m, k, "fp8"), codes(n, k, "fp8")
     options = {"bias": draw(n, dtype=torch.float32).detach(), "activation": "silu", "out_dtype": a.dtype}
-    return [scaled_matmul(a, w.t(), *_scales("outer", m, n, k), scale_result=factors() / 4, **options)]
+    return [scaled_matmul(a, w.t(), *scales_of("outer", m, n, k), scale_result=factors() / 4, **options)]
 
 
 def _trial(
@@ -131,15 +131,21 @@ def _split_trial(format: str) -> Trial:
     return Trial(f"scaled_matmul {'x'.join(map(str, _SPLIT))} {format}", partial(_run_split, format))
 
 
-def _trial_of(kernel: Kernel) -> Trial:
+def looped_shape(kernel: Kernel) -> tuple[int, int, int]:
+    """m, n, k at which the plan for a single XCD selects the tile of this kernel, with a loop of several iterations."""
     row = kernel.row
-    if kernel.kind == "scaled_reduce":
-        return _split_trial("i8" if row["sum"] == "i32" else "fp8")
     shapes = _LOOPED_SHAPES | (_LOOPED_OF_GFX942 if kernel.target == "gfx942" else {})
     shapes |= _LOOPED_OF_SCALES.get(row.get("scales"), {})
     if row["name"].endswith("_two_buffers"):
         shapes = _LOOPED_OF_TWO_BUFFERS
-    shape = shapes[tuple(int(row[size]) for size in ("tile_m", "tile_n", "tile_k"))]
+    return shapes[tuple(int(row[size]) for size in ("tile_m", "tile_n", "tile_k"))]
+
+
+def _trial_of(kernel: Kernel) -> Trial:
+    row = kernel.row
+    if kernel.kind == "scaled_reduce":
+        return _split_trial("i8" if row["sum"] == "i32" else "fp8")
+    shape = looped_shape(kernel)
     if kernel.kind == "codes":
         # The main loop has more iterations than that of the results, of which a lane has up to 16 vectors.
         shape = (*shape[:2], 2 * shape[2])

@@ -10,27 +10,27 @@ from ._record import Checks, Function, Operation, Operator, no_derivative
 from ._sharding import given, replicated
 
 
-def _codes_in(format: int, length: int) -> int:
+def codes_in(format: int, length: int) -> int:
     """The number of codes in rows of this many bytes."""
     return length * 8 // {3: 4, 4: 6, 5: 6, 6: 16}.get(format, 8)
 
 
-def _rows_of_b(shape) -> tuple[int, int]:
+def rows_of_b(shape) -> tuple[int, int]:
     """The number of rows and of their bytes, also for panels."""
     return tuple(shape) if len(shape) == 2 else (shape[0] * shape[2], shape[1] * shape[3])
 
 
 def _fake(a, b, scale_a, scale_b, bias, *options):
-    rows, width = _rows_of_b(b.shape)
+    rows, width = rows_of_b(b.shape)
     torch._check(
-        _codes_in(options[0], a.shape[1]) == _codes_in(options[1], width),
+        codes_in(options[0], a.shape[1]) == codes_in(options[1], width),
         lambda: f"hipkittens::scaled_gemm: {tuple(a.shape)} x {tuple(b.shape)}",
     )
     return a.new_empty((a.shape[0], rows), dtype=options[-1])
 
 
 def _flops(a_shape, b_shape, scale_a, scale_b, bias, format_a, *_args, out_shape=None, **_kwargs) -> int:
-    return 2 * a_shape[0] * _codes_in(format_a, a_shape[1]) * _rows_of_b(b_shape)[0]
+    return 2 * a_shape[0] * codes_in(format_a, a_shape[1]) * rows_of_b(b_shape)[0]
 
 
 def _sharding(a, b, scale_a, scale_b, bias, *options):
@@ -70,7 +70,7 @@ def _sharding(a, b, scale_a, scale_b, bias, *options):
 
 
 def _fake_codes(a, b, scale_a, scale_b, bias, scale_result, scaling_a, scaling_b, activation):
-    rows, width = _rows_of_b(b.shape)
+    rows, width = rows_of_b(b.shape)
     torch._check(
         a.shape[1] == width,
         lambda: f"hipkittens::scaled_gemm_codes: {tuple(a.shape)} x {tuple(b.shape)}",
@@ -79,7 +79,7 @@ def _fake_codes(a, b, scale_a, scale_b, bias, scale_result, scaling_a, scaling_b
 
 
 def _flops_of_codes(a_shape, b_shape, *_args, out_shape=None, **_kwargs) -> int:
-    return 2 * a_shape[0] * a_shape[1] * _rows_of_b(b_shape)[0]
+    return 2 * a_shape[0] * a_shape[1] * rows_of_b(b_shape)[0]
 
 
 def _checks() -> Checks:

@@ -60,6 +60,8 @@ def operations(
     assert_type(hipkittens.matmul(q, k, bias=x, out_dtype=torch.float32), Tensor)
     assert_type(hipkittens.grouped_matmul(q, k, lengths, bias=x, out_dtype=torch.float32), Tensor)
     assert_type(hipkittens.scaled_matmul(q, k, x, x, recipe=("row", "tensor"), activation="relu"), Tensor)
+    assert_type(hipkittens.scaled_matmul_multiply_add(q, k, x, x, 0.5, x, activation="silu"), Tensor)
+    assert_type(hipkittens.scaled_matmul_concat_heads(q, k, x, x, v, 64), Pair)
     assert_type(hipkittens.linear(x, weight, None), Tensor)
     assert_type(hipkittens.addmm_(q, x, weight), Tensor)
     assert_type(hipkittens.float8_linear(x, weight, None, recipe="tensorwise"), Tensor)

@@ -52,6 +52,33 @@ struct CodesGemmArguments : ScaledGemmArguments {
     const float* c_scale;
 };
 
+// An operand of a multiplication and addition, broadcast over C: the element at row * row_stride + column * column_stride, or the
+// number if data is null. Strides in elements.
+struct TermArgument {
+    const void* data;
+    int64_t row_stride;
+    int32_t column_stride;  // 0 or 1
+    ElementType type;
+    int32_t whole;  // four columns at a time, from a multiple of 4 bytes on
+    float number;
+};
+
+// What follows a product in the same launch. multiplies: each result r becomes r * factor + addend, or factor * addend + r.
+enum class Multiplies : int32_t { nothing, result, addend };
+
+// If head_columns.value is not zero, C consists of heads of that many columns, which are stored apart: the first first_columns of each
+// head in C, before joined_columns that are copied from `joined`, and the others in `rest`. leading_stride is between rows and, of
+// `joined`, batch_stride between heads; the other two are dense.
+struct FusedGemmArguments : ScaledGemmArguments {
+    TermArgument factor, addend;
+    MatrixArgument joined, rest;
+    Divisor head_columns;
+    int32_t first_columns, joined_columns;
+    Multiplies multiplies;
+    Divisor joined_vectors;  // of a row and head: of 16 bytes, or single elements
+    int32_t joined_whole;    // 16 bytes at a time
+};
+
 // For a function of the sum plus bias.
 struct ActivatedGemmArguments : GemmArguments {
     MatrixArgument

@@ -91,26 +91,16 @@ struct SplitDestination {
     }
 };
 
-// Stores the accumulators of a wave's bands, converted to T, in rows of C. `whole`: 16 bytes at a time.
-template <class T, bool whole, int lds_bytes, class Accumulator, int down, int across, class Convert>
-KITTENS_DEVICE void store_bands(Accumulator (&bands)[down][across], const GemmArguments& arguments,
-                                EpiloguePlace place, shared_byte* lds, buffer destination,
-                                const Convert& convert) {
-    const auto [tile, row, col, row_step, col_step] = place;
-    using Stores = ProductStores<T, Accumulator>;
+// Moves the accumulators of a wave's bands, converted to the type of `Stores`, to memory. `whole`: 16 bytes at a time.
+template <class Stores, bool whole, int lds_bytes, class Accumulator, int down, int across, class Convert>
+KITTENS_DEVICE void move_bands(const Stores& stores, Accumulator (&bands)[down][across], int row_step,
+                               int col_step, const Convert& convert) {
     // As many base tiles at a time as fit in the LDS.
     constexpr int fit = lds_bytes / (Accumulator::shape::rows * Stores::Rows::row_bytes);
     constexpr int step = fit < Accumulator::height ? fit : Accumulator::height;
     constexpr int rows = step * Accumulator::shape::rows;
     static_assert(step >= 1 && Accumulator::height % step == 0 && Stores::fill_passes(rows),
                   "whole passes fit in the wave's LDS");
-    const Stores stores{lds,
-                        destination,
-                        static_cast<uint32_t>(arguments.c.leading_stride) * static_cast<int>(sizeof(T)),
-                        arguments.n - tile.n,
-                        own_lane(),
-                        row,
-                        col};
 #pragma unroll
     for (int r = 0; r < down; ++r)
 #pragma unroll
@@ -123,6 +113,23 @@ KITTENS_DEVICE void store_bands(Accumulator (&bands)[down][across], const GemmAr
                 stores.template store<rows, whole>(r * row_step, c * col_step, i * Accumulator::shape::rows);
                 compiler_fence();
             }
+}
+
+// The same in rows of C.
+template <class T, bool whole, int lds_bytes, class Accumulator, int down, int across, class Convert>
+KITTENS_DEVICE void store_bands(Accumulator (&bands)[down][across], const GemmArguments& arguments,
+                                EpiloguePlace place, shared_byte* lds, buffer destination,
+                                const Convert& convert) {
+    const auto [tile, row, col, row_step, col_step] = place;
+    using Stores = ProductStores<T, Accumulator>;
+    const Stores stores{lds,
+                        destination,
+                        static_cast<uint32_t>(arguments.c.leading_stride) * static_cast<int>(sizeof(T)),
+                        arguments.n - tile.n,
+                        own_lane(),
+                        row,
+                        col};
+    move_bands<Stores, whole, lds_bytes>(stores, bands, row_step, col_step, convert);
 }
 
 // Applies the stages in order, rounds once to the type of C, and stores. Likely branches are marked, so that in most kernels the path to

@@ -4,6 +4,7 @@
 #include "adding.h"
 #include "block_scales.h"
 #include "codes_epilogue.h"
+#include "fused_epilogue.h"
 #include "gated_epilogue.h"
 #include "group_tiles.h"
 #include "interleaved_loop.h"
@@ -66,6 +67,27 @@ struct CodesKernel
                     GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value,
                                CodesEpilogue<SplitDestination, ScaleSums<true>, AddBias, Activate>,
                                AccumulateInPlace, CodesGemmArguments, TilesOfProduct>> {};
+template <Scales scales>
+using FusedEpilogueOf =
+    choose<scales == Scales::outer, FusedEpilogue<ScaleSums<true>, AddBias, Activate, MultiplyAdd>,
+           FusedEpilogue<AddBias, Activate, MultiplyAdd>>;
+template <GemmConfig config>
+using FusedProduct =
+    ProductKernel<config,
+                  GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value,
+                             FusedEpilogueOf<config.scales>,
+                             choose<config.scales == Scales::blocks, BlockScales<config>, AccumulateInPlace>,
+                             FusedGemmArguments, TilesOfProduct>>;
+template <GemmConfig config>
+struct FusedKernel : FusedProduct<config> {
+    KITTENS_DEVICE static void run(const FusedGemmArguments& arguments, shared_byte* lds) {
+        TilesOfProduct::with_tile<config>(
+            arguments, [&](const FusedGemmArguments& of_tile, TileCoordinate tile) KITTENS_INLINE {
+                typename FusedProduct<config>::Loop(of_tile, tile, lds).run(tile);
+                copy_joined_columns<config>(reload_arguments<FusedGemmArguments>(), tile);
+            });
+    }
+};
 // For 16-bit operands, in dedicated kernels: those of plain products must not grow.
 template <GemmConfig config, class Epilogue, class Arguments, class Tiles, class Columns>
 using ActivatedPolicy = GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value,

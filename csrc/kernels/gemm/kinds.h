@@ -12,6 +12,8 @@ struct GemmKernel;
 template <GemmConfig config>
 struct CodesKernel;
 template <GemmConfig config>
+struct FusedKernel;
+template <GemmConfig config>
 struct AddingKernel;
 template <GemmConfig config>
 struct ActivatedKernel;
@@ -32,6 +34,8 @@ struct gemm : Kind<GemmConfig, GemmArguments, GemmKernel> {};
 struct scaled : Kind<GemmConfig, ScaledGemmArguments, GemmKernel> {};
 // The same with results in 8-bit floats.
 struct codes : Kind<GemmConfig, CodesGemmArguments, CodesKernel> {};
+// With a multiplication and addition, or heads that are stored apart.
+struct fused : Kind<GemmConfig, FusedGemmArguments, FusedKernel> {};
 // Sums that are added to C.
 struct adding : Kind<GemmConfig, GemmArguments, AddingKernel> {};
 // A function of each sum; and a function of a gate times another sum.
