@@ -11,7 +11,7 @@ import torch
 from .._arguments import check_tensor
 from ..activation import gated_activation
 from ..experts import expert_combine
-from ..grouped import grouped_matmul
+from ..grouped import MOST_GATHERED_BYTES, gathered_bytes, grouped_matmul
 from ..quantization import QuantSpec, quantize
 from ..routing import expert_sort
 from ._operands import check_has_mxfp4
@@ -188,10 +188,12 @@ def _routed_product(
     for argument, value in (("x", x), ("w", w), ("w_scales", scales[1])):
         check_tensor(f"hipkittens.aiter.{name}", argument, value)
     of_a, of_b = scales
+    gathered = {}
     if gather_indx is not None:
-        rows = _inside(gather_indx, len(x) * routing_data.n_expts_act) // routing_data.n_expts_act
-        of_a = _taken(of_a, rows) if recipe[0] == "1x32" else of_a
-        x = _taken(x, rows)
+        choices = routing_data.n_expts_act
+        if recipe[0] == "1x32":
+            of_a = _taken(of_a, _inside(gather_indx, len(x) * choices) // choices)
+        x, gathered = _gathered(x, gather_indx, choices)
     apply_swiglu, alpha, limit, adds_one = options
     direct = not apply_swiglu and gammas is None
     y = grouped_matmul(
@@ -204,6 +206,7 @@ def _routed_product(
         swizzle=None if swizzle is None else "shuffled",
         bias=bias,
         out_dtype=out_dtype if direct else torch.float32,
+        **gathered,
     )
     if apply_swiglu:
         kind, limit = "swiglu" if adds_one else "silu", math.inf if limit is None else limit
@@ -235,16 +238,17 @@ def _sorted_product(
     )
     order = expert_sort(expert.view(topk_ids.shape), None, b.shape[0], layout="ragged")
     choice = _inside(order.entries, topk_ids.numel())
-    rows = choice // top_k
+    a, gathered = _gathered(a, order.entries, top_k)
     first = None if a.dtype == torch.bfloat16 else torch.ones((), device=a.device)
     y = grouped_matmul(
-        _taken(a, rows),
+        a,
         b.mT,
         order.offsets[1:],
-        scale_a=first if a_mx_scale is None else _taken(a_mx_scale, rows),
+        scale_a=first if a_mx_scale is None else _taken(a_mx_scale, choice // top_k),
         scale_b=b_mx_scale.mT,
         recipe=("tensor" if a_mx_scale is None else "1x32", "1x32"),
         out_dtype=torch.float32,
+        **gathered,
     )
     factors = a_scale.reshape(()) * b_scale.reshape(-1)[_inside(expert[choice], b.shape[0])]
     y = y * factors[:, None]
@@ -293,6 +297,15 @@ def _experts_of_choices(choices, sorted_ids, expert_ids, padded, block) -> tuple
 def _inside(numbers: torch.Tensor, past: int) -> torch.Tensor:
     """Numbers below `past`. Those of rows past the last expert's may be arbitrary: their products are discarded."""
     return numbers.to(torch.int64).clamp(0, max(past - 1, 0))
+
+
+def _gathered(x: torch.Tensor, entries: torch.Tensor, choices: int) -> tuple[torch.Tensor, dict[str, Any]]:
+    """The first operand of a product of rows x[entries // choices], and the options with which the product gathers them; rows that it does
+    not reach are gathered first. Where an entry is out of range, the row is discarded.
+    """
+    if gathered_bytes(x) < MOST_GATHERED_BYTES:
+        return x, {"entries": entries.to(torch.int32).contiguous(), "choices": choices}
+    return _taken(x, _inside(entries, len(x) * choices) // choices), {}
 
 
 def _taken(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -66,9 +66,9 @@ struct TermArgument {
 // What follows a product in the same launch. multiplies: each result r becomes r * factor + addend, or factor * addend + r.
 enum class Multiplies : int32_t { nothing, result, addend };
 
-// If head_columns.value is not zero, C consists of heads of that many columns, which are stored apart: the first first_columns of each
-// head in C, before joined_columns that are copied from `joined`, and the others in `rest`. leading_stride is between rows and, of
-// `joined`, batch_stride between heads; the other two are dense.
+// The product consists of heads of head_columns.value columns, or of a single one of all n. The first first_columns of each head are stored
+// in C, before joined_columns that are copied from `joined`, and the others in `rest`. leading_stride is between rows and, of `joined`,
+// batch_stride between heads; the other two are dense.
 struct FusedGemmArguments : ScaledGemmArguments {
     TermArgument factor, addend;
     MatrixArgument joined, rest;
