@@ -186,7 +186,6 @@ def test_shuffled_scales_of_quantize():
         ("fp8_32x64x128_blocks", (512, 1024, 288)),
         pytest.param("fp8_128x128x128", (2048, 2048, 288), marks=pytest.mark.slow),
         pytest.param("fp8_256x256x128", (4864, 4096, 160), marks=pytest.mark.slow),
-        pytest.param("fp8_128x128x128_blocks", (2048, 2048, 288), marks=pytest.mark.slow),
     ],
 )
 def test_tiles(target, name, shape):

@@ -85,6 +85,39 @@ class Draw:
         out = self.mostly(None, torch.ones(shape, dtype=dtype), torch.ones(3), True, odds=0.3)
         return [self.tensor(shape, dtype), a, b], {"out": out}
 
+    def scaled_operands(self, n):
+        """a, b and their scales, for a gfx942, and options; K of 96."""
+        fp8, wrong = torch.float8_e4m3fnuz, (torch.float8_e4m3fn, torch.float8_e5m2fnuz, torch.int8, F32)
+        a, w = (torch.ones(rows, 96).to(self.mostly(fp8, *wrong, odds=0.15)) for rows in (5, n))
+        scales = [self.tensor(shape, F32) for shape in self.mostly(((5, 1), (1, n)), ((5,), (n,)), ((), ()))]
+        return [self.mostly(a, a[:, :95], a[0], None), self.mostly(w.t(), w), *scales], {
+            "recipe": self.mostly(None, "row", "1x32", ("1x128", "128x128"), "rows", 3, odds=0.2),
+            "swizzle": self.mostly(None, "shuffled", 1, odds=0.1),
+            "bias": self.mostly(None, self.tensor((n,), F32), torch.ones(3), 1.0, odds=0.3),
+        }
+
+    def scaled_matmul_multiply_add(self):
+        operands, options = self.scaled_operands(7)
+        terms = [
+            self.mostly(
+                self.one_of(2.0, *(self.tensor(shape, BF16) for shape in ((5, 7), (7,), (5, 1)))), None, "2"
+            )
+            for _ in range(2)
+        ]
+        return [*operands, *terms], options | {
+            "activation": self.mostly(None, "silu", "relu", "tanh", 1, odds=0.2),
+            "out_dtype": self.mostly(BF16, F16, F32, F64, torch.float8_e4m3fnuz, None, odds=0.2),
+        }
+
+    def scaled_matmul_concat_heads(self):
+        operands, options = self.scaled_operands(24)
+        joined = self.tensor((5, self.mostly(3, 2, 5), 4), self.one_of(BF16, F16, F32))
+        return [
+            *operands,
+            joined,
+            self.mostly(self.choose.randint(0, 8), 13, -1, 2.0, None, odds=0.15),
+        ], options
+
     def split_heads(self):
         q, kv = self.choose.randint(1, 9), self.choose.randint(1, 9)
         x = self.tensor((4, q + 2 * kv), self.one_of(BF16, F16, F32))

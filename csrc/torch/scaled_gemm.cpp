@@ -8,13 +8,13 @@
 #include "torch/element_type.h"
 #include "torch/gemm_launch.h"
 #include "torch/gemm_operand.h"
+#include "torch/gemm_scaled_operands.h"
 #include "torch/registration.h"
-#include "torch/scaled_operands.h"
 
 namespace hipkittens::torch_binding {
 namespace {
 
-// Operands: scaled_operands.h.
+// Operands: gemm_scaled_operands.h.
 constexpr const char* schema =
     "scaled_gemm(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias, int format_a, int "
     "format_b, int scaling_a, int scaling_b, int scale_layout, int activation, ScalarType out_dtype) -> "

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from functools import partial
 
 import torch
 
-from .. import _backend
+from .. import _backend, _installation
 from ..quantization import dtype_of
 from ..scaled_gemm_fused import scaled_matmul_concat_heads, scaled_matmul_multiply_add
 from ._record import Benchmark, Checks, Kernel, Rows, Table, Trial
@@ -18,13 +19,15 @@ from ._tensors import draw
 
 @_backend.partitioned("CPX")
 def _run(format: str, scales: str, m: int, n: int, k: int) -> list[torch.Tensor]:
-    """Both functions, with terms of each kind, whole vectors and single elements."""
+    """Both functions, with terms of each kind, whole vectors and single elements; nothing where instructions do not support the format."""
+    if format == "fp4" and _backend.arch_of(torch.device("cpu")) != "gfx950":
+        return []
     a, w = codes(m, k, format), codes(n, k, format)
     operands = a, w.t(), *scales_of(scales, m, n, k)
     recipe = {"recipe": RECIPES.get(scales)}
     bias = draw(n, dtype=torch.float32).detach()
-    residual, column = draw(m, n).detach(), draw(m, 1, dtype=torch.float32).detach()
-    joined = draw(m, n // 64, 16).detach()  # of heads of 64 columns
+    residual, column = draw(m, n, dtype=torch.bfloat16).detach(), draw(m, 1, dtype=torch.float32).detach()
+    joined = draw(m, n // 64, 16, dtype=torch.bfloat16).detach()  # of heads of 64 columns
     return [
         scaled_matmul_multiply_add(*operands, 0.5, residual, bias=bias, activation="silu", **recipe),
         scaled_matmul_multiply_add(*operands, residual.half(), column, out_dtype=torch.float32, **recipe),
@@ -33,12 +36,35 @@ def _run(format: str, scales: str, m: int, n: int, k: int) -> list[torch.Tensor]
     ]
 
 
-def _trial(kernel: Kernel) -> Trial:
+@_backend.partitioned("CPX")
+def _run_typical(format: str, scales: str, m: int, n: int, k: int) -> list[torch.Tensor]:
+    """A residual alone, behind a main loop with more iterations than the loop that adds it."""
+    if format == "fp4" and _backend.arch_of(torch.device("cpu")) != "gfx950":
+        return []
+    a, w = codes(m, k, format), codes(n, k, format)
+    residual = draw(m, n, dtype=torch.bfloat16).detach()
+    operands = a, w.t(), *scales_of(scales, m, n, k)
+    return [scaled_matmul_multiply_add(*operands, 1.0, residual, recipe=RECIPES.get(scales))]
+
+
+def _trial_of(kernel: Kernel, run, lengths: int = 1) -> Trial:
     row = kernel.row
     m, n, k = looped_shape(kernel)
-    format = row["a"]
+    format, k = row["a"], lengths * k
     title = f"scaled_matmul {m}x{n}x{k} {format} {row['scales']} scales, and what follows"
-    return Trial(title, partial(_run, format, row["scales"], m, n, k), workgroups=3, skip=True)
+    return Trial(title, partial(run, format, row["scales"], m, n, k), workgroups=3, skip=True)
+
+
+def _representative() -> Iterable[Trial]:
+    from .._representative import kernels
+
+    trials = (
+        _trial_of(kernel, _run_typical, 3)
+        for target in _installation.TARGETS
+        for kernel in kernels(target)
+        if (kernel.folder, kernel.kind) == ("gemm", "fused")
+    )
+    return {each.title: each for each in trials}.values()
 
 
 def _calls(tensor):
@@ -177,7 +203,8 @@ def _exercise(draw):
 
 
 CHECKS = Checks(
-    trial=_trial,
+    trial=lambda kernel: _trial_of(kernel, _run),
+    representative=_representative,
     calls=_calls,
     sizes=_sizes,
     parity=("parity_scaled_matmul_fused:MULTIPLY_ADD", "parity_scaled_matmul_fused:CONCAT_HEADS"),

@@ -1,4 +1,4 @@
-// torch/scaled_operands.h: the operands, scales and bias of a product of quantized values, from tensors to a problem.
+// torch/gemm_scaled_operands.h: the operands, scales and bias of a product of quantized values, from tensors to a problem.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <initializer_list>

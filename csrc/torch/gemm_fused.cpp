@@ -1,4 +1,4 @@
-// torch/scaled_gemm_fused.cpp: products of quantized operands with a multiplication and addition, or with heads that are stored apart.
+// torch/gemm_fused.cpp: products of quantized operands with a multiplication and addition, or with heads that are stored apart.
 // SPDX-License-Identifier: MIT
 #include <optional>
 #include <string>
@@ -8,9 +8,9 @@
 #include "kernels/gemm/plan_fused.h"
 #include "torch/element_type.h"
 #include "torch/gemm_operand.h"
+#include "torch/gemm_scaled_operands.h"
 #include "torch/registration.h"
 #include "torch/row_view.h"
-#include "torch/scaled_operands.h"
 
 namespace hipkittens::torch_binding {
 namespace {

@@ -1,6 +1,6 @@
-// torch/scaled_operands.cpp: validates the operands, scales and bias of a product of quantized values.
+// torch/gemm_scaled_operands.cpp: validates the operands, scales and bias of a product of quantized values.
 // SPDX-License-Identifier: MIT
-#include "torch/scaled_operands.h"
+#include "torch/gemm_scaled_operands.h"
 
 #include "torch/element_type.h"
 #include "torch/gemm_operand.h"
