@@ -116,7 +116,11 @@ _PARITY = Parity(
     },
     _parity_problem,
     draws={
-        "lengths": lambda choose: tuple(choose.randint(0, 300) for _ in range(choose.randint(1, 4))),
+        # At least one row: there is nothing to compare without any.
+        "lengths": lambda choose: (
+            choose.randint(1, 300),
+            *(choose.randint(0, 300) for _ in range(choose.randint(0, 3))),
+        ),
         "size": lambda choose: 8 * choose.randint(1, 32),
         "max_attn_len": lambda choose: choose.randint(0, 200),
         "contextual_seq_len": lambda choose: choose.randint(0, 100),
