@@ -1,4 +1,4 @@
-// torch/gemm_fused.cpp: products of quantized operands with a multiplication and addition, or with heads that are stored apart.
+// torch/gemm_fused.cpp: products of quantized operands together with what follows them in the same launch.
 // SPDX-License-Identifier: MIT
 #include <optional>
 #include <string>
@@ -15,31 +15,20 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// result * factor + addend, or factor * addend + result if `adds_result`. Terms have two dimensions, each of M or N elements or of one; without
-// a tensor, a term is its number.
+// result * factor + addend, or factor * addend + result if `adds_result`. Terms have two dimensions, each of
+// M or N elements or of one; without a tensor, a term is its number.
 constexpr const char* schema_of_multiply_add =
-    "scaled_gemm_multiply_add(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias, Tensor? "
-    "factor, "
-    "Tensor? addend, float factor_number, float addend_number, bool adds_result, int format_a, int format_b, "
-    "int "
-    "scaling_a, int scaling_b, int activation, ScalarType out_dtype) -> Tensor";
+    "scaled_gemm_multiply_add(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias, "
+    "Tensor? factor, Tensor? addend, float factor_number, float addend_number, bool adds_result, "
+    "int format_a, int format_b, int scaling_a, int scaling_b, int activation, ScalarType out_dtype) -> "
+    "Tensor";
 
-// The result as (M, heads, first + second): its first part before `joined` (M, heads, features), and its second part.
+// The result as (M, heads, first + second): its first part before `joined` (M, heads, features), and its
+// second part.
 constexpr const char* schema_of_concat_heads =
-    "scaled_gemm_concat_heads(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias, Tensor "
-    "joined, int "
-    "first, int second, int format_a, int format_b, int scaling_a, int scaling_b, ScalarType out_dtype) -> "
-    "(Tensor, "
-    "Tensor)";
-
-void check_has_kernel(const gemm::Problem& problem) {
-    for (const gemm::GemmVariant& variant : gemm::fused_variants())
-        if (includes(variant.targets, problem.device.target) && variant.config.a == problem.a_type &&
-            variant.config.b == problem.b_type && variant.config.scales == problem.scales)
-            return;
-    refuse_scaled("gfx" + std::to_string(problem.device.target) +
-                  " has no kernel for these formats and scalings with what follows the product");
-}
+    "scaled_gemm_concat_heads(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias, "
+    "Tensor joined, int first, int second, int format_a, int format_b, int scaling_a, int scaling_b, "
+    "ScalarType out_dtype) -> (Tensor, Tensor)";
 
 void launch(const Placement& placement, gemm::FusedProblem& problem, ScaledOperands& operands,
             std::vector<runtime::Region>& regions) {
@@ -47,7 +36,8 @@ void launch(const Placement& placement, gemm::FusedProblem& problem, ScaledOpera
     operands.begin_on_dwords();
     problem.device = placement.shape();
     operands.set(problem, regions);
-    check_has_kernel(problem);
+    check_has_kernel(gemm::fused_variants(), problem,
+                     "these formats and scalings with what follows the product");
     for (const Launch& launch : gemm::plan(problem).launches) placement.launch(launch, regions);
 }
 

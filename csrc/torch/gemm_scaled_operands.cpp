@@ -81,6 +81,15 @@ void check_order_of_6_bits(const char* name, const Tensor& codes) {
 
 void refuse_scaled(const std::string& text) { fail(std::string(operation) + ": " + text); }
 
+void check_has_kernel(std::span<const gemm::GemmVariant> variants, const gemm::Problem& problem,
+                      const char* what) {
+    for (const gemm::GemmVariant& variant : variants)
+        if (includes(variant.targets, problem.device.target) && variant.config.a == problem.a_type &&
+            variant.config.b == problem.b_type && variant.config.scales == problem.scales)
+            return;
+    refuse("gfx" + std::to_string(problem.device.target) + " has no kernel for " + what);
+}
+
 ScaledOperands::ScaledOperands(Arguments& given)
     : a(operand("a", given.tensor())),
       b(weights(given.tensor())),

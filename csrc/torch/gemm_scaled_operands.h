@@ -3,6 +3,7 @@
 #pragma once
 #include <initializer_list>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -52,5 +53,8 @@ struct ScaledOperands {
 };
 
 [[noreturn]] void refuse_scaled(const std::string& text);
+// Throws unless one of these rows has the problem's target, formats and scales, whatever its sizes. `what`: for the message.
+void check_has_kernel(std::span<const gemm::GemmVariant> variants, const gemm::Problem& problem,
+                      const char* what);
 
 }  // namespace hipkittens::torch_binding

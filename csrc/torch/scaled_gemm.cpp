@@ -26,15 +26,6 @@ constexpr const char* schema_of_codes =
     "scaled_gemm_codes(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias, Tensor? "
     "scale_result, int scaling_a, int scaling_b, int activation) -> Tensor";
 
-void check_has_kernel(const gemm::Problem& problem) {
-    for (const gemm::GemmVariant& variant : gemm::gemm_variants())
-        if (includes(variant.targets, problem.device.target) && variant.config.a == problem.a_type &&
-            variant.config.b == problem.b_type && variant.config.scales == problem.scales)
-            return;
-    refuse_scaled("gfx" + std::to_string(problem.device.target) +
-                  " has no kernel for these formats and scalings");
-}
-
 Dtype out_dtype(int32_t number) {
     return number == aoti_torch_dtype_int32() ? Dtype::int32
                                               : dtype_from_torch(number, "scaled_gemm: out_dtype");
@@ -69,7 +60,7 @@ Tensor product(Arguments& given) {
     problem.c = {out.data(), operands.n, 0, false};
     std::vector<runtime::Region> regions = {{out.data(), out.extent_bytes(dtype), "out", true}};
     operands.set(problem, regions);
-    check_has_kernel(problem);
+    check_has_kernel(gemm::gemm_variants(), problem, "these formats and scalings");
     launch_product(placement, problem, regions);
     return out;
 }

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -92,6 +93,29 @@ struct RowsOfTiles {
     double tiles_m, before;
 };
 double predicted_clocks(const Problem& problem, const GemmConfig& config, int splits, RowsOfTiles rows);
+
+// The row with the fewest predicted clocks among those that `suits` accepts, for a product whose K is not split. Throws
+// std::invalid_argument if there is none.
+template <class Suits>
+const GemmVariant& cheapest_unsplit(std::span<const GemmVariant> variants, const Problem& problem,
+                                    const Suits& suits) {
+    const GemmVariant* best = nullptr;
+    double best_clocks = 0;
+    for (const GemmVariant& variant : variants) {
+        if (!suits(variant)) continue;
+        const double clocks = predicted_clocks(problem, variant.config, 1);
+        if (!best || clocks < best_clocks) {
+            best = &variant;
+            best_clocks = clocks;
+        }
+    }
+    if (!best)
+        throw std::invalid_argument(
+            "gemm: no variant reaches this far: the rows of a tile must lie within 4 GiB, begin on 4 bytes "
+            "and "
+            "be whole dwords, and the grid have fewer than 2^32 threads");
+    return *best;
+}
 
 // Workgroups that a compute unit runs concurrently, and an estimate of their clocks if there are that many: also from costs.def.
 int concurrent_workgroups(int target, const GemmConfig& config);

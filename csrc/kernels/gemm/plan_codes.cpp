@@ -35,22 +35,9 @@ Plan plan_codes_variant(const CodesProblem& problem, const GemmVariant& variant)
 }
 
 Plan plan(const CodesProblem& problem) {
-    const GemmVariant* best = nullptr;
-    double best_clocks = 0;
-    for (const GemmVariant& variant : all_variants) {
-        if (!suits(variant, problem)) continue;
-        const double clocks = predicted_clocks(problem, variant.config, 1);
-        if (!best || clocks < best_clocks) {
-            best = &variant;
-            best_clocks = clocks;
-        }
-    }
-    if (!best)
-        throw std::invalid_argument(
-            "gemm: no variant reaches this far: the rows of a tile must lie within 4 GiB, begin on 4 bytes "
-            "and be whole dwords, and the "
-            "grid have fewer than 2^32 threads");
-    return plan_codes_variant(problem, *best);
+    return plan_codes_variant(
+        problem, cheapest_unsplit(all_variants, problem,
+                                  [&](const GemmVariant& variant) { return suits(variant, problem); }));
 }
 
 }  // namespace hipkittens::gemm

@@ -107,21 +107,9 @@ Plan plan_fused_variant(const FusedProblem& problem, const GemmVariant& variant)
 }
 
 Plan plan(const FusedProblem& problem) {
-    const GemmVariant* best = nullptr;
-    double best_clocks = 0;
-    for (const GemmVariant& variant : all_variants) {
-        if (!suits_fused(variant, problem)) continue;
-        const double clocks = predicted_clocks(problem, variant.config, 1);
-        if (!best || clocks < best_clocks) {
-            best = &variant;
-            best_clocks = clocks;
-        }
-    }
-    if (!best)
-        refuse(
-            "no variant reaches this far: the rows of a tile must lie within 4 GiB, begin on 4 bytes and be "
-            "whole dwords, and the grid have fewer than 2^32 threads");
-    return plan_fused_variant(problem, *best);
+    return plan_fused_variant(
+        problem, cheapest_unsplit(all_variants, problem,
+                                  [&](const GemmVariant& variant) { return suits_fused(variant, problem); }));
 }
 
 }  // namespace hipkittens::gemm
