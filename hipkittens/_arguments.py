@@ -73,3 +73,9 @@ def check_gets_no_gradient(where: str, name: str, value: torch.Tensor | None) ->
         raise ValueError(
             f"{where}: {name} requires a gradient and gets none; pass {name}.detach(), or use torch.no_grad()"
         )
+
+
+def check_get_no_gradients(where: str, **values: torch.Tensor | None) -> None:
+    """check_gets_no_gradient of each argument by name."""
+    for name, value in values.items():
+        check_gets_no_gradient(where, name, value)

@@ -170,6 +170,11 @@ def _activated(
     return call("linear_activated", rows, weight, bias, number, keep, out_dtype)[0]
 
 
+def number_of_activation(activation: str | None) -> int:
+    """The operators' number of an activation of sums."""
+    return -1 if activation is None else ACTIVATIONS_OF_SUMS.index(activation)
+
+
 def records(*tensors: torch.Tensor | None) -> bool:
     """Whether autograd records a call with these arguments, or may: a torch.func transform hides from them that it does."""
     if not torch.is_grad_enabled():

@@ -9,11 +9,11 @@ from typing import Literal
 import torch
 
 from . import _backend
-from ._arguments import check_dtype_and_device, check_gets_no_gradient, check_tensor
+from ._arguments import check_dtype_and_device, check_get_no_gradients, check_tensor
 from ._call import call
 from ._panels import in_rows, seen_as_rows
 from .activation import in_torch
-from .gemm import ACTIVATIONS_OF_SUMS
+from .gemm import ACTIVATIONS_OF_SUMS, number_of_activation
 from .quantization import (
     QuantSpec,
     dequantize,
@@ -133,9 +133,9 @@ def scaled_matmul(
     if in_codes:
         _check_codes(where, a, named, scalings, out_dtype)
     _check_scale_result(where, a, scale_result, out_dtype)
-    scales_and_bias = {"scale_a": scale_a, "scale_b": scale_b, "bias": bias, "scale_result": scale_result}
-    for name, value in scales_and_bias.items():
-        check_gets_no_gradient(where, name, value)
+    check_get_no_gradients(
+        where, a=a, b=b, scale_a=scale_a, scale_b=scale_b, bias=bias, scale_result=scale_result
+    )
     if swizzle and _backend.uses_torch():
         raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which reads no {swizzle!r} scales; unset it")
     if _backend.uses_torch() or 0 in a.shape or 0 in b.shape:
@@ -187,11 +187,6 @@ def operands_as_kernels_read(
     if named[0] in _SIX_BITS and not swizzle:
         codes = [shuffled_six_bits(each) for each in codes]
     return codes, read
-
-
-def number_of_activation(activation: str | None) -> int:
-    """The operators' number of an activation of sums."""
-    return -1 if activation is None else ACTIVATIONS_OF_SUMS.index(activation)
 
 
 def _check_codes(where: str, a: torch.Tensor, named, scalings, out_dtype: torch.dtype) -> None:

@@ -10,6 +10,7 @@ import torch
 from . import _backend
 from ._arguments import (
     check_dtype_and_device,
+    check_get_no_gradients,
     check_gets_no_gradient,
     check_tensor,
     check_whole_number,
@@ -17,6 +18,7 @@ from ._arguments import (
 )
 from ._call import call
 from ._panels import seen_as_rows
+from .gemm import number_of_activation
 from .scaled_gemm import (
     FORMATS,
     OUTPUT_DTYPES,
@@ -24,7 +26,6 @@ from .scaled_gemm import (
     Scaling,
     check_product,
     in_dwords,
-    number_of_activation,
     operands_as_kernels_read,
     scaled_matmul,
 )
@@ -186,8 +187,7 @@ class _Product:
                 "e4m3 with 'tensor' and 'row' or with ('1x128', '128x128'), and e2m1 with '1x32'; or apply what follows to "
                 "hipkittens.scaled_matmul"
             )
-        for name, value in (("scale_a", scale_a), ("scale_b", scale_b), ("bias", bias)):
-            check_gets_no_gradient(where, name, value)
+        check_get_no_gradients(where, a=a, b=b, scale_a=scale_a, scale_b=scale_b, bias=bias)
         self.a, self.b, self.scales = a, b, (scale_a, scale_b)
         self.bias, self.activation, self.recipe, self.swizzle = bias, activation, recipe, swizzle
         self.shape = a.shape[0], b.shape[1]

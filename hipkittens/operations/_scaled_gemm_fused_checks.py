@@ -124,20 +124,20 @@ def _add_residual(problem, device, format):
 
 
 # The up-projection of DeepSeek's latent attention: heads of 128 + 128 features, keys get 64 rotary ones, which all heads share.
-_HEAD, _FIRST, _JOINED = 256, 128, 64
+_HEAD, _JOINED = 256, 64
+
+
+def _heads(columns: int) -> int:
+    """Heads of 256 columns, or a single one of a product with others."""
+    return columns // _HEAD if columns % _HEAD == 0 else 1
 
 
 def _concat(problem, device, format):
     operands, options = _operands(problem, device, format)
-    heads = problem["N"] // _HEAD
+    heads = _heads(problem["N"])
     joined = problem.tensor(device, problem["M"], 1, _JOINED).expand(-1, heads, -1)
-    return lambda: scaled_matmul_concat_heads(*operands(), joined, _FIRST, **options)
-
-
-def _refuse(extents) -> str | None:
-    return (
-        None if extents["N"] % _HEAD == 0 else f"N is {extents['N']}, no multiple of a head's {_HEAD} columns"
-    )
+    first = problem["N"] // heads // 2
+    return lambda: scaled_matmul_concat_heads(*operands(), joined, first, **options)
 
 
 def _bytes_of_operands(bits: int, problem) -> float:
@@ -150,7 +150,7 @@ def _benchmark(name: str, heading: str, call, format: str, **options) -> Benchma
 
     def moved(problem) -> float:
         rows, columns = problem["M"], problem["N"]
-        results = columns + columns // _HEAD * _JOINED if joins else 2 * columns
+        results = columns + _heads(columns) * _JOINED if joins else 2 * columns
         return _bytes_of_operands(bits, problem) + 2.0 * rows * results
 
     return Benchmark(
@@ -162,7 +162,6 @@ def _benchmark(name: str, heading: str, call, format: str, **options) -> Benchma
         bytes=moved,
         call=partial(call, format=format),
         heading=heading,
-        refuse=_refuse if joins else None,
         bits=bits,
         **options,
     )

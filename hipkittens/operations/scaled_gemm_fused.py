@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 
+from ..quantization import dtype_of
 from ..scaled_gemm_fused import scaled_matmul_concat_heads, scaled_matmul_multiply_add
 from ._record import Checks, Function, Operation, Operator, no_derivative
 from ._sharding import replicated
@@ -46,10 +47,10 @@ def _checks() -> Checks:
 
 
 def _operands(tensor):
-    """e4m3 of gfx950; shapes are all that matters here."""
-    a = tensor(32, 64, dtype=torch.float8_e4m3fn)
-    b = tensor(96, 64, dtype=torch.float8_e4m3fn).t()
-    return a, b, tensor(32, 1, dtype=torch.float32), tensor(1, 96, dtype=torch.float32)
+    """e4m3 of the target, with scales of rows."""
+    rows, columns = tensor(32, 1, dtype=torch.float32), tensor(1, 96, dtype=torch.float32)
+    fp8 = dtype_of("fp8", rows.device)
+    return tensor(32, 64, dtype=fp8), tensor(96, 64, dtype=fp8).t(), rows, columns
 
 
 OPERATION = Operation(
