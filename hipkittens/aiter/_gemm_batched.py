@@ -117,9 +117,9 @@ def batched_gemm_afp4wfp4(
     for argument, scales, codes in (("x_scales", x_scales, x), ("w_scales", w_scales, w)):
         check_shape(name, argument, scales, (batch, codes.shape[1], codes.shape[2] // 16))
     check_place(name, "y", y, batch, m, n)
-    for rows, scales in zip(x, x_scales, strict=True):
-        check_operand(name, x_of(rows, scales))
-    result = _of_fp4(name, x, w, x_scales, w_scales, dtype if y is None else y.dtype)
+    _check_matrices(name, x_of, x, x_scales)
+    _check_matrices(name, w_of, w, w_scales)
+    result = _of_fp4(x, w, x_scales, w_scales, dtype if y is None else y.dtype)
     return placed(name, "y", y, result)
 
 
@@ -186,9 +186,13 @@ def _of_groups(x, w, x_scale, w_scale, bias, dtype, recipe=("1x128", "128x128"))
     ).view(batch, m, w.shape[1])  # fmt: skip
 
 
-def _of_fp4(name, x, w, x_scales, w_scales, dtype):
-    for weight, scales in zip(w, w_scales, strict=True):
-        check_operand(name, w_of(weight, scales))
+def _check_matrices(name, operand_of, codes, scales) -> None:
+    """The matrices of a batch are alike: checks the first, if there is one."""
+    for each, of_each in zip(codes[:1], scales[:1], strict=True):
+        check_operand(name, operand_of(each, of_each))
+
+
+def _of_fp4(x, w, x_scales, w_scales, dtype):
     batch, m, _ = x.shape
     if 0 in (*x.shape, *w.shape):
         return x.new_zeros((batch, m, w.shape[1]), dtype=dtype)
@@ -201,6 +205,7 @@ def _quantised(name, x, w, w_scales, dtype, y, transpose_bm=False, y_scale=None)
     batch, m, k = x.shape
     n = w.shape[1]
     check_shape(name, "w_scales", w_scales, (batch, n, k // 32))
+    _check_matrices(name, w_of, w, w_scales)
     check_place(name, "y", y, *((m, batch, n) if transpose_bm else (batch, m, n)))
     out_dtype = dtype if y is None else y.dtype
     if y_scale is None or out_dtype.itemsize != 1:
@@ -214,7 +219,7 @@ def _quantised(name, x, w, w_scales, dtype, y, transpose_bm=False, y_scale=None)
         result = x.new_zeros((batch, m, n), dtype=wide)
     else:
         codes, scales = quantised(name, x, False)
-        result = _of_fp4(name, codes, w, scales, w_scales, wide)
+        result = _of_fp4(codes, w, scales, w_scales, wide)
     if y_scale is not None:
         result = _divided(result, y_scale, out_dtype)
     if transpose_bm:
