@@ -112,8 +112,7 @@ const GemmVariant& cheapest_unsplit(std::span<const GemmVariant> variants, const
     if (!best)
         throw std::invalid_argument(
             "gemm: no variant reaches this far: the rows of a tile must lie within 4 GiB, begin on 4 bytes "
-            "and "
-            "be whole dwords, and the grid have fewer than 2^32 threads");
+            "and be whole dwords, and the grid have fewer than 2^32 threads");
     return *best;
 }
 

@@ -92,8 +92,8 @@ Plan plan_fused_variant(const FusedProblem& problem, const GemmVariant& variant)
             arguments.c.leading_stride = count * of_c;
             arguments.joined = {heads.joined, heads.joined_row_stride, heads.joined_head_stride};
             arguments.rest = {rest ? heads.rest : nullptr, count * rest, 0};
-            arguments.vector_stores =
-                whole(first) && whole(rest) && whole(of_c) && begins_on_dwords(problem.c.data);
+            arguments.vector_stores = whole(first) && whole(rest) && whole(of_c) &&
+                                      begins_on_dwords(problem.c.data) && begins_on_dwords(heads.rest);
             arguments.joined_whole = whole(first) && whole(heads.joined_columns) &&
                                      whole(heads.joined_row_stride) && whole(heads.joined_head_stride) &&
                                      begins_on_dwords(heads.joined) && begins_on_dwords(problem.c.data);
