@@ -10,7 +10,7 @@ from ._call import call
 from ._panels import as_b
 from .activation import GATES, constants_of, gate_and_other, gated_activation
 from .gemm import records
-from .grouped import MOST_GATHERED_BYTES, gathered_bytes, grouped_matmul
+from .grouped import gathers_rows_of, grouped_matmul
 
 
 def gated_groups(
@@ -55,13 +55,15 @@ def takes_tokens(
     x: torch.Tensor, w: torch.Tensor, places: torch.Tensor, bias: torch.Tensor | None, interleaved: bool
 ) -> bool:
     """Whether gated_groups takes tokens x (T, K) with the entries of their choices: where nothing is differentiated, and the kernels that
-    gather rows while they load them, which load whole dwords, reach those of all tokens.
+    gather rows while they load them reach those of all tokens. They load whole dwords: weights whose rows are an odd number of elements
+    apart would be copied.
     """
     return (
         not _backend.uses_torch()
         and 0 not in (*x.shape, *w.shape, *places.shape)
         and x.shape[1] % 2 == 0
-        and gathered_bytes(x) < MOST_GATHERED_BYTES
+        and all(stride % 2 == 0 for stride in w.stride()[:-1])
+        and gathers_rows_of(x)
         and _reads_pairs(w, interleaved)
         and not records(x, w, bias)
     )

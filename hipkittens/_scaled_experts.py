@@ -12,7 +12,7 @@ from ._arguments import check_dtype_and_device, check_gets_no_gradient, check_te
 from ._panels import as_b
 from .activation import activation as activate
 from .activation import gated_activation
-from .grouped import MOST_GATHERED_BYTES, gathered_bytes, grouped_matmul
+from .grouped import gathers_rows_of, grouped_matmul
 from .quantization import QuantSpec, dtype_of, gated_activation_quantize, quantize, reads_tokens_once
 from .scaled_gemm import check_has_matrix
 from .scaled_grouped import CODES, FLOAT4, SCALES_OF_32, length
@@ -171,7 +171,7 @@ def _recipe_of_products(pair: tuple[str | None, str]) -> tuple[str, str]:
 def takes_tokens(scales: Scales, x: torch.Tensor) -> bool:
     """Whether hidden_rows accepts tokens with the entries and places of their choices, instead of rows in the order of experts."""
     if scales.spec is None:
-        return gathered_bytes(x) < MOST_GATHERED_BYTES
+        return gathers_rows_of(x)
     return scales.spec.granularity != "tensor"
 
 
@@ -193,7 +193,7 @@ def hidden_rows(
         scales.spec is not None
         and places is not None
         and scales.smooth1 is None
-        and gathered_bytes(rows) < MOST_GATHERED_BYTES  # their codes are no larger
+        and gathers_rows_of(rows)  # their codes are no larger
         and reads_tokens_once(rows, scales.spec, choices)
     )
     quantized = _quantized(rows, ends, scales, scales.smooth1, entries, places, codes_of_tokens)

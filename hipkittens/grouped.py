@@ -134,10 +134,9 @@ def _rows_of_product(a: torch.Tensor, entries: torch.Tensor | None, choices: int
         raise ValueError(
             f"{_WHERE}: entries has shape {tuple(entries.shape)}; it needs 1 dimension, the choice of each row of the result"
         )
-    reach = gathered_bytes(a)
-    if reach >= MOST_GATHERED_BYTES:
+    if not gathers_rows_of(a):
         raise ValueError(
-            f"{_WHERE}: entries is given and the rows of a take {reach} bytes; allowed: less than {MOST_GATHERED_BYTES}. Gather them first"
+            f"{_WHERE}: entries is given and the rows of a take {gathered_bytes(a)} bytes; allowed: less than {MOST_GATHERED_BYTES}. Gather them first"
         )
     return entries.shape[0]
 
@@ -145,6 +144,11 @@ def _rows_of_product(a: torch.Tensor, entries: torch.Tensor | None, choices: int
 def gathered_bytes(a: torch.Tensor) -> int:
     """The bytes from the first row of a (T, K) to the end of the last one, all of which gathered loads must reach."""
     return a.shape[0] * max(a.stride(0), a.shape[1]) * a.itemsize
+
+
+def gathers_rows_of(a: torch.Tensor) -> bool:
+    """Whether gathered loads reach all rows of a (T, K)."""
+    return gathered_bytes(a) < MOST_GATHERED_BYTES
 
 
 def _gathered_in_torch(a: torch.Tensor, entries: torch.Tensor, choices: int) -> torch.Tensor:

@@ -189,7 +189,7 @@ class _Product:
             )
         check_get_no_gradients(where, a=a, b=b, scale_a=scale_a, scale_b=scale_b, bias=bias)
         self.a, self.b, self.scales = a, b, (scale_a, scale_b)
-        self.bias, self.activation, self.recipe, self.swizzle = bias, activation, recipe, swizzle
+        self.bias, self.activation, self.swizzle = bias, activation, swizzle
         self.shape = a.shape[0], b.shape[1]
         self.is_empty = 0 in a.shape or 0 in b.shape
 

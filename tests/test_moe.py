@@ -151,6 +151,18 @@ def test_without_gradients_no_launch_gathers_rows(target, tokens, interleaved):
     assert [launch.kernel for launch in run.launches if "gather" in launch.kernel] == []
 
 
+def test_weights_that_would_be_copied_are_read_where_they_are():
+    """Rows an odd number of elements apart: a launch gathers the rows of tokens for a kernel that loads single elements."""
+    (x, w1, *arguments), ids = drawn(7, 8, 2, torch.bfloat16)
+    wide = torch.zeros(*w1.shape[:2], HIDDEN + 1, dtype=w1.dtype)
+    wide[..., :HIDDEN] = w1
+    with hipkittens.timing("MI355X") as run:
+        found = ours(ids)(x, wide[..., :HIDDEN], *arguments)
+    assert [launch.kernel for launch in run.launches if "gather" in launch.kernel]
+    with hipkittens.simulate("gfx950"):
+        assert torch.equal(found, ours(ids)(x, w1, *arguments))
+
+
 def test_two_runs_and_permuted_tokens_give_the_same_bytes():
     arguments, ids = drawn(64, 8, 2, torch.bfloat16)
     x, w1, w2, weights = arguments

@@ -11,7 +11,7 @@ import torch
 from .._arguments import check_tensor
 from ..activation import gated_activation
 from ..experts import expert_combine
-from ..grouped import MOST_GATHERED_BYTES, gathered_bytes, grouped_matmul
+from ..grouped import gathers_rows_of, grouped_matmul
 from ..quantization import QuantSpec, quantize
 from ..routing import expert_sort
 from ._operands import check_has_mxfp4
@@ -303,7 +303,7 @@ def _gathered(x: torch.Tensor, entries: torch.Tensor, choices: int) -> tuple[tor
     """The first operand of a product of rows x[entries // choices], and the options with which the product gathers them; rows that it does
     not reach are gathered first. Where an entry is out of range, the row is discarded.
     """
-    if gathered_bytes(x) < MOST_GATHERED_BYTES:
+    if gathers_rows_of(x):
         return x, {"entries": entries.to(torch.int32).contiguous(), "choices": choices}
     return _taken(x, _inside(entries, len(x) * choices) // choices), {}
 
