@@ -29,6 +29,7 @@ struct Backward {
     static constexpr int threads = config.threads(), head_dim = config.head_dim, rows = config.rows_per_wave,
                          columns = config.stream_rows, per_lane = 16;
     static_assert(rows == 32 && columns == 32, "S of a wave is one accumulator");
+    static_assert(config.value_dim == head_dim, "tiles of both sizes have the same width");
     // Row-major for S and dP, transposed for the gradients.
     using RowMajor = KeyTiles<T, columns, head_dim, threads>;
     using Transposed = ValueTiles<T, columns, head_dim, threads>;

@@ -9,7 +9,8 @@ namespace hipkittens::attention {
 struct BackwardConfig {
     GradientTarget gradient_of;
     ElementType input;
-    int head_dim;  // of the tiles; any smaller multiple of 8 runs with the rest of the row masked
+    // Of the tiles of Q and K, and of V and dO; any smaller multiple of 8 runs with the rest of the row masked.
+    int head_dim, value_dim;
     int waves;
     int stream_rows;  // of the other side, in LDS at a time
     ScoreTerms terms;
@@ -24,8 +25,6 @@ inline constexpr int delta_threads = 256;
 struct SinksConfig {
     int threads;
 };
-// Tiles of the kernels that accumulate dQ in memory.
-inline constexpr int largest_one_pass_head_dim = 128;
 // Each workgroup of the convert kernel processes 32 keys of dK or dV, with this many columns.
 inline constexpr int convert_columns = 64;
 constexpr int convert_workgroups(int width) { return 4 * width / convert_columns; }

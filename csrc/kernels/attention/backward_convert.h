@@ -18,6 +18,8 @@ struct ConvertKernel {
     static constexpr int threads = delta_threads, waves_per_simd = 1, lds_bytes = 0;
     static constexpr int per_lane = b128_bytes / sizeof(T);
     using Run = vec<T, per_lane>;
+    // Columns of dQ in LDS at a time.
+    static constexpr int largest_part = 128, smallest_part = 64;
 
     KITTENS_DEVICE static void run(const BackwardArguments& arguments) {
         run_blocks<ConvertKernel>(arguments);
@@ -47,28 +49,33 @@ struct ConvertKernel {
         const float factor = bound < __builtin_inff() ? arguments.scale : __builtin_nanf("");
         const int exponent = bound_exponent(bound) - dq_bits;
         const int32_t* accumulator = arguments.dq_accumulator + row_of_all * arguments.dq_width;
-        // The runs of a row, and those of the same number of consecutive rows, are in different banks.
-        static __attribute__((shared,
-                              aligned(16))) Run lds[statistics_block * largest_one_pass_head_dim / per_lane];
-        const uint32_t runs = arguments.dq_width / per_lane;
+        // The runs of a row, and those of the same number of consecutive rows, are in different banks: a power of two.
+        static __attribute__((shared, aligned(16))) Run lds[statistics_block * largest_part / per_lane];
+        const int part = arguments.dq_width % largest_part ? smallest_part : largest_part;
+        const uint32_t runs = part / per_lane;
         const auto lds_index = [&](uint32_t row, uint32_t run) { return row * runs + (run ^ row % runs); };
         constexpr int step = delta_threads / statistics_block * per_lane;
-        for (int col = thread_id() / statistics_block * per_lane; col < arguments.head_dim; col += step) {
-            Run values;
+        const int count = n_q - begin < statistics_block ? n_q - begin : statistics_block;
+        for (int first = 0; first < arguments.head_dim; first += part) {
+            if (first) barrier();
+            const int cols = arguments.head_dim - first < part ? arguments.head_dim - first : part;
+            for (int col = thread_id() / statistics_block * per_lane; col < cols; col += step) {
+                Run values;
 #pragma unroll
-            for (int e = 0; e < per_lane; ++e) {
-                const int32_t sum = accumulator[dq_index(row, col, arguments.dq_width) + dq_index(0, e, 32)];
-                values[e] = static_cast<T>(times_power_of_2(static_cast<float>(sum), exponent) * factor);
+                for (int e = 0; e < per_lane; ++e) {
+                    const int32_t sum =
+                        accumulator[dq_index(row, first + col, arguments.dq_width) + dq_index(0, e, 32)];
+                    values[e] = static_cast<T>(times_power_of_2(static_cast<float>(sum), exponent) * factor);
+                }
+                lds[lds_index(row, col / per_lane)] = values;
             }
-            lds[lds_index(row, col / per_lane)] = values;
+            barrier();
+            const int run = thread_id() % runs;
+            if (run * per_lane < cols)
+                for (int own = thread_id() / runs; own < count; own += delta_threads / runs)
+                    *element(arguments.grad_q, sequence, coordinate.head, sequence.first_q + begin + own,
+                             first + run * per_lane) = lds[lds_index(own, run)];
         }
-        barrier();
-        const int run = thread_id() % runs,
-                  count = n_q - begin < statistics_block ? n_q - begin : statistics_block;
-        if (run * per_lane >= arguments.head_dim) return;
-        for (int own = thread_id() / runs; own < count; own += delta_threads / runs)
-            *element(arguments.grad_q, sequence, coordinate.head, sequence.first_q + begin + own,
-                     run * per_lane) = lds[lds_index(own, run)];
     }
 
     // 32 keys and 64 columns of dK or dV: 8 lanes read a line of 8 rows of four columns, and write a line of a row.

@@ -16,15 +16,22 @@ struct OnePass : OnePassStep<config> {
     using Base = OnePassStep<config>;
     using Base::arguments, Base::bounds, Base::coordinate, Base::dk, Base::dq_at, Base::dq_destination,
         Base::dq_statistic_at, Base::draws, Base::dv, Base::first_key, Base::k, Base::lds, Base::masked,
+        Base::shared_dq_at,
         Base::next, Base::now, Base::sequence, Base::v, Base::visible;
-    using Base::columns, Base::direct, Base::head_dim, Base::keys, Base::pieces, Base::queries,
-        Base::statistics_bytes, Base::wave_keys;
+    using Base::columns, Base::direct, Base::head_dim, Base::keys, Base::pieces, Base::queries, Base::sharing,
+        Base::statistics_bytes, Base::value_pieces, Base::wave_keys, Base::waves;
     using typename Base::Accumulator, typename Base::Fragment, typename Base::QueryColumns,
         typename Base::Shape, typename Base::Step, typename Base::T;
 
     // Keys and values pass through LDS before the first step, their gradients after the last one.
-    using KeyTile = st<T, keys, head_dim, direct ? Access::rows_and_columns_32 : Access::rows>;
-    using KeyLoads = global_to_shared<KeyTile, config.threads(), forward_fill>;
+    template <int width>
+    using TileOf = st<T, keys, tile_width(width), direct ? Access::rows_and_columns_32 : Access::rows>;
+    template <class Tile>
+    using LoadsOf = global_to_shared<Tile, config.threads(), forward_fill>;
+    using KeyTile = TileOf<head_dim>;
+    using ValueTile = TileOf<config.value_dim>;
+    using KeyLoads = LoadsOf<KeyTile>;
+    using ValueLoads = LoadsOf<ValueTile>;
 
     // Through registers, half of the waves load Q and the other half load dO.
     RowTiles<direct ? 2 : 1, queries> tiles;
@@ -37,29 +44,33 @@ struct OnePass : OnePassStep<config> {
 
     using Base::Base;
 
-    KITTENS_DEVICE void issue_keys(KeyLoads& key_loads, const TensorArgument& tensor, int size,
-                                   int at) const {
+    template <class Loads>
+    KITTENS_DEVICE void issue_keys(Loads& loads, const TensorArgument& tensor, int size, int at) const {
         const auto source = key_matrix<T>(tensor, sequence, coordinate.head, size);
-        key_loads.init_offsets(source.row_bytes());
-        skip_columns(key_loads, size);
-        key_loads.issue(source.window(coordinate.tile * keys, 0).view(), {lds + at});
+        loads.init_offsets(source.row_bytes());
+        skip_columns(loads, size);
+        loads.issue(source.window(coordinate.tile * keys, 0).view(), {lds + at});
     }
     template <int keys_at, int values_at>
     KITTENS_DEVICE void read_keys(int wave, int lane) {
-        const uint32_t lane_at = KeyTile::offset(wave * wave_keys + lane % 32, lane / 32 * 8);
+        const uint32_t key_at = KeyTile::offset(wave * wave_keys + lane % 32, lane / 32 * 8),
+                       value_at = ValueTile::offset(wave * wave_keys + lane % 32, lane / 32 * 8);
         for_each_index<pieces>([&](auto n) {
-            const uint32_t at = stepped_offset<KeyTile>(lane_at, 0, n.value * 16);
-            k[n.value] = lds_read<Fragment>(lds + keys_at + at);
-            v[n.value] = lds_read<Fragment>(lds + values_at + at);
+            k[n.value] =
+                lds_read<Fragment>(lds + keys_at + stepped_offset<KeyTile>(key_at, 0, n.value * 16));
+            if constexpr (n.value < value_pieces)
+                v[n.value] =
+                    lds_read<Fragment>(lds + values_at + stepped_offset<ValueTile>(value_at, 0, n.value * 16));
         });
     }
     // `at`: LDS for the rows of the workgroup.
-    KITTENS_DEVICE void store(const Accumulator (&gradient)[columns], int at,
-                              const TensorArgument& destination, int head_dim_used, float factor) const {
-        using Stager = output_stager<tile_rows<KeyTile>>;
+    template <class Tile, int count>
+    KITTENS_DEVICE void store(const Accumulator (&gradient)[count], int at, const TensorArgument& destination,
+                              int head_dim_used, float factor) const {
+        using Stager = output_stager<tile_rows<Tile>>;
         const int wave_row = first_key - coordinate.tile * keys, lane = recompute_lane_id();
 #pragma unroll
-        for (int j = 0; j < columns; ++j)
+        for (int j = 0; j < count; ++j)
             Stager::template write<Shape>(lds + at, {wave_row + lane % 32, lane / 32 * 4}, 0, j * 32,
                                           gradient[j],
                                           [&](vec<float, 4> run) { return narrowed<T>(run * factor); });
@@ -197,6 +208,9 @@ struct OnePass : OnePassStep<config> {
     }
     KITTENS_DEVICE static int dq_query() { return wave_id() / columns * 32; }
     KITTENS_DEVICE static int dq_column() { return wave_id() % columns * 32; }
+    // With shared tiles: of the wave's one, and its first key.
+    KITTENS_DEVICE static int shared_dq_column() { return (waves + wave_id() / sharing) * 32; }
+    KITTENS_DEVICE static int shared_dq_key() { return wave_id() % sharing * (keys / sharing); }
 
     // loop(commit_keys): over the queries that see any of the keys, with the keys and values on their way to LDS.
     template <int keys_at, int values_at, class Loop>
@@ -207,18 +221,20 @@ struct OnePass : OnePassStep<config> {
         if (begin >= mask.n_k) return;
         for_each_index<columns>([&](auto j) {
             dk[j.value] = Accumulator{};
-            dv[j.value] = Accumulator{};
+            if constexpr (j.value < Base::value_columns) dv[j.value] = Accumulator{};
         });
 
         const QueryRange range(mask, begin, begin + keys);
         const int first = range.first / queries * queries, past = range.past;
         if (first < past) {
-            KeyLoads k_loads, v_loads;
+            KeyLoads k_loads;
+            ValueLoads v_loads;
             issue_keys(k_loads, arguments.k, arguments.head_dim, keys_at);
             issue_keys(v_loads, arguments.v, arguments.value_dim, values_at);
             begin_steps(first, past);
             dq_statistic_at = (dq_query() + lane_id() % 32) * 4;
             dq_at = wave_id() * dq_tile_bytes + lane_id() * 4;
+            shared_dq_at = wave_id() / sharing * dq_tile_bytes + lane_id() * 4;
             loop([&] {
                 k_loads.commit({lds + keys_at});
                 v_loads.commit({lds + values_at});
@@ -237,9 +253,9 @@ struct OnePass : OnePassStep<config> {
             return;
         }
         barrier();
-        store(dk, 0, results.grad_k, results.head_dim, results.scale);
-        store(dv, values_at - keys_at, results.grad_v, results.value_dim,
-              config.dropout ? results.dropout.scale : 1.0f);
+        store<KeyTile>(dk, 0, results.grad_k, results.head_dim, results.scale);
+        store<ValueTile>(dv, values_at - keys_at, results.grad_v, results.value_dim,
+                         config.dropout ? results.dropout.scale : 1.0f);
     }
 };
 

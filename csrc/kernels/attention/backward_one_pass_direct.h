@@ -5,64 +5,97 @@
 
 namespace hipkittens::attention {
 
-// gfx950: the rows of a step are loaded directly to LDS, one or two steps ahead, and read in both orientations.
+// gfx950: the rows of a step are loaded directly to LDS, one or two steps ahead, and read in both orientations. With 64 queries a
+// step ends with its own dQ; with 32 it has that of the previous step.
 template <BackwardConfig config>
 struct OnePassDirect : OnePass<config> {
     using Base = OnePass<config>;
     using Base::arguments, Base::k_transposed, Base::lds;
-    using Base::dq_registers, Base::dq_tiles, Base::head_dim, Base::key_steps, Base::keys, Base::per_lane,
-        Base::pieces, Base::products, Base::queries, Base::statistics_bytes, Base::threads, Base::tiles;
+    using Base::dq_of_previous, Base::dq_registers, Base::dq_tiles, Base::head_dim, Base::key_steps, Base::keys,
+        Base::per_lane, Base::pieces, Base::products, Base::queries, Base::shared_key_steps,
+        Base::statistics_bytes, Base::threads, Base::tiles, Base::value_dim, Base::value_pieces;
     using typename Base::Accumulator, typename Base::Fragment, typename Base::KeyTile, typename Base::Product,
-        typename Base::T;
-    static_assert(Base::direct && queries == statistics_block);
+        typename Base::T, typename Base::ValueTile;
+    static_assert(Base::direct);
 
-    using Tile = st<T, queries, head_dim, Access::rows_and_columns_32>;
-    using DsTile = st<T, keys, queries, Access::columns_32_written_in_runs>;
-    using Loads = global_to_shared<Tile, threads, Fill::direct>;
+    // which: 0 for Q, 1 for dO.
+    template <int which>
+    using Tile = st<T, queries, tile_width(which ? value_dim : head_dim), Access::rows_and_columns_32>;
+    template <int which>
+    using Loads = global_to_shared<Tile<which>, threads, Fill::direct>;
+    // dS of a step. That of the other parity is in a second tile or, with 32 queries, in the other half of the columns.
+    using DsTile = st<T, keys, statistics_block, Access::columns_32_written_in_runs>;
+    static constexpr int ds_tiles = queries == statistics_block ? 2 : 1;
+    KITTENS_DEVICE static uint32_t ds_of(uint32_t lane_at, int parity) {
+        return ds_tiles == 2 ? lane_at + parity * DsTile::bytes : lane_at ^ parity * (queries * 2);
+    }
 
-    // Buffers, each with a tile of Q, one of dO and their statistics; and two buffers of dS. With small heads, a step is
-    // shorter than loads may take.
-    static constexpr int tiles_ahead = head_dim > 64 ? 1 : 2, buffers = tiles_ahead + 1;
-    static constexpr int buffer_bytes = 2 * Tile::bytes + statistics_bytes, ds_at = buffers * buffer_bytes,
-                         lds_bytes = ds_at + 2 * DsTile::bytes, keys_at = ds_at - buffer_bytes,
-                         values_at = ds_at;
-    static_assert(KeyTile::bytes <= buffer_bytes && KeyTile::bytes <= 2 * DsTile::bytes);
+    // Buffers, each with a tile of Q, one of dO and their statistics; then dS. Short steps end before the loads that they begin.
+    // Keys and values are where the last buffer and dS will be.
+    static constexpr int tiles_ahead = head_dim > 64 && queries == statistics_block ? 1 : 2,
+                         buffers = tiles_ahead + 1;
+    static constexpr int statistics_at = Tile<0>::bytes + Tile<1>::bytes,
+                         buffer_bytes = statistics_at + statistics_bytes, ds_at = buffers * buffer_bytes,
+                         keys_at = ds_at - buffer_bytes,
+                         values_at = KeyTile::bytes <= buffer_bytes ? ds_at : keys_at + KeyTile::bytes,
+                         past_ds = ds_at + ds_tiles * DsTile::bytes,
+                         past_values = values_at + ValueTile::bytes,
+                         lds_bytes = past_ds < past_values ? past_values : past_ds;
     static_assert(lds_bytes <= target.lds_bytes);
 
     // Operands are read from LDS this many products ahead, and waited for in groups of four.
-    static constexpr int ahead = 8, ring = 10, group = 4;
+    static constexpr int ahead = 8, group = 4, ring = products % 10 == 0 ? 10 : 13;
     static_assert(products % ring == 0 && products % group == 0, "a step ends as it began");
     static constexpr int dv_first = Base::first_of(Product::dv), dq_first = Base::first_of(Product::dq);
     // At this slot, the step's tile has been read and dS written; from here on every wave may read the other buffers of both.
-    static constexpr int barrier_slot = dq_first - ahead;
-    // The 16 registers of 32 queries are spread over as many slots as a product has: exponentials of S from the second slot
-    // after its last step on; then P is converted, and dS is computed from it.
-    static constexpr int registers_per_slot = per_lane / pieces, exponents = pieces + 2,
-                         ds_first = exponents + pieces + (pieces > 4), apart = 2 * pieces;
-    // dQ of the previous step is added where the arithmetic above leaves room: most of it before the barrier, the rest before
-    // the products that need the registers.
-    static constexpr int early = dq_registers * 5 / 8, early_first = dv_first + pieces;
+    static constexpr int barrier_slot = (dq_of_previous ? products : dq_first) - ahead;
+    // The 16 registers of 32 queries: exponentials of S from the second slot after its last step on; then P is converted, and dS is
+    // computed from it.
+    static constexpr int exponents = pieces + 2,
+                         exponents_past = dq_of_previous ? dv_first - 6 : exponents + pieces,
+                         ds_first = exponents_past + (pieces > 4), p_past = ds_first + pieces / 2,
+                         ds_past = ds_first + pieces, apart = 2 * pieces;
+    static_assert(pieces == value_pieces || Base::halves == 1);
+    // dQ is added where the arithmetic above leaves room: some of it before the barrier, more after it, and the rest before
+    // the products that need the registers. Where a step begins with the last of these products, that is in the next step.
+    static constexpr int early_first = dq_of_previous ? dv_first - 1 : dv_first + pieces,
+                         early = dq_registers * (dq_of_previous ? 3 : 5) / 8, middle_past = dq_of_previous ? products : dq_first,
+                         middle = dq_of_previous ? dq_registers / 4 : dq_registers - early,
+                         late = dq_registers - early - middle;
     // Each load of the next tiles has its own slot, ahead of all of these.
-    static constexpr int issues = 2 * Loads::passes;
+    static constexpr int issues = Loads<0>::passes + Loads<1>::passes;
     // Statistics are those of the next step, loaded in this step by the first wave. In flight at the barrier is everything issued
     // after the last load that the next step reads: rows for later steps, and additions to dQ.
     static constexpr load_pipeline<3> memory{products,
                                              {{0, barrier_slot + 1, 0, 1},
                                               {issues, barrier_slot + 1, tiles_ahead - 1, issues},
-                                              {barrier_slot - 1, products, 1, early}}};
-    static_assert(issues < early_first && ds_first + apart + pieces <= barrier_slot);
+                                              {barrier_slot - 1, products, 1, early + late}}};
+    static_assert(issues < early_first && ds_past + (Base::halves - 1) * apart <= barrier_slot);
 
     Fragment fragments[ring];
-    uint32_t row_major_at, transposed_at, ds_read_at, ds_write_at, statistic_at, lane_bytes;
+    uint32_t row_major_at[2], transposed_at[2], ds_read_at, shared_ds_read_at, ds_write_at, statistic_at,
+        lane_bytes;
     int wave;
-    Loads loads[2];
+    Loads<0> q_loads;
+    Loads<1> do_loads;
+    char* late_destination;  // of the dQ whose last registers are being added
 
     using Base::Base;
 
-    KITTENS_DEVICE static constexpr int at_buffer(int buffer, int which) {
-        return buffer * buffer_bytes + which * Tile::bytes;
+    KITTENS_DEVICE static constexpr int at_buffer(int buffer, int within) {
+        return buffer * buffer_bytes + within;
     }
-    KITTENS_DEVICE Tile tile(int buffer, int which) const { return {lds + at_buffer(buffer, which)}; }
+    template <int which>
+    KITTENS_DEVICE Tile<which> tile(int buffer) const {
+        return {lds + at_buffer(buffer, which * Tile<0>::bytes)};
+    }
+    template <int which>
+    KITTENS_DEVICE auto& loads() {
+        if constexpr (which)
+            return do_loads;
+        else
+            return q_loads;
+    }
 
     template <class Of>
     KITTENS_DEVICE static Fragment read_transposed(shared_byte* data, uint32_t lane_at, int row, int step,
@@ -71,29 +104,38 @@ struct OnePassDirect : OnePass<config> {
                         high = lds_read_transposed<T>(data + stepped_offset<Of>(lane_at, row + step, col));
         return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
     }
-    // A lane's operands in one of the buffers; which: 0 for Q, 1 for dO.
+    // A lane's operands in one of the buffers.
     struct Buffer {
         shared_byte* lds;
-        uint32_t row_major_at, transposed_at, ds_at;
+        uint32_t row_major_at[2], transposed_at[2], ds_at, shared_ds_at;
 
         template <int which, int row, int col>
         KITTENS_DEVICE Fragment row_major() const {
-            return lds_read<Fragment>(lds + stepped_offset<Tile>(row_major_at, row, col) +
-                                      which * Tile::bytes);
+            return lds_read<Fragment>(lds + stepped_offset<Tile<which>>(row_major_at[which], row, col) +
+                                      which * Tile<0>::bytes);
         }
         template <int which, int row, int col>
         KITTENS_DEVICE Fragment transposed() const {
-            return read_transposed<Tile>(lds + which * Tile::bytes, transposed_at, row, 8, col);
+            return read_transposed<Tile<which>>(lds + which * Tile<0>::bytes, transposed_at[which], row, 8,
+                                                col);
         }
         template <int query, int key>
         KITTENS_DEVICE Fragment ds() const {
             return read_transposed<DsTile>(lds + OnePassDirect::ds_at, ds_at, key, 4, query);
         }
+        template <int key>
+        KITTENS_DEVICE Fragment shared_ds() const {
+            return read_transposed<DsTile>(lds + OnePassDirect::ds_at, shared_ds_at, key, 4, 0);
+        }
     };
-    // parity: which of the two dS buffers.
+    // parity: which dS the step writes.
     KITTENS_DEVICE Buffer buffer_at(int number, int parity) const {
-        return {lds, row_major_at + number * buffer_bytes, transposed_at + number * buffer_bytes,
-                ds_read_at + parity * DsTile::bytes};
+        const int at = number * buffer_bytes, of_ds = dq_of_previous ? parity ^ 1 : parity;
+        return {lds,
+                {row_major_at[0] + at, row_major_at[1] + at},
+                {transposed_at[0] + at, transposed_at[1] + at},
+                ds_of(ds_read_at, of_ds),
+                ds_of(shared_ds_read_at, of_ds)};
     }
     KITTENS_DEVICE static int later(int buffer, int steps) {
         if constexpr (buffers == 2) return buffer ^ steps;
@@ -102,7 +144,10 @@ struct OnePassDirect : OnePass<config> {
     // Number of LDS instructions that read the operands of products first .. past-1.
     static constexpr int reads_between(int first, int past) {
         int reads = 0;
-        for (int i = first; i < past; ++i) reads += i % products < dv_first ? 1 : 2;
+        for (int i = first; i < past; ++i) {
+            const Product product = Base::matrix_step(i % products).product;
+            reads += product == Product::s || product == Product::dp ? 1 : 2;
+        }
         return reads;
     }
     KITTENS_DEVICE void write_ds(auto n, uint32_t to) const {
@@ -114,21 +159,21 @@ struct OnePassDirect : OnePass<config> {
     // The statistics of the queries in a buffer, from `at` on.
     KITTENS_DEVICE auto statistics_in(int buffer, uint32_t at) const {
         return [=, this](Statistic which, int query) {
-            return lds_read<float>(lds + (at_buffer(buffer, 2) + at + query * 4) +
-                                   static_cast<int>(which) * statistics_block * 4);
+            return lds_read<float>(lds + (at_buffer(buffer, statistics_at) + at + query * 4) +
+                                   static_cast<int>(which) * queries * 4);
         };
     }
 
     KITTENS_DEVICE void issue_statistics(int to) {
         if (wave == 0)
             buffer_load_to_lds<1>({reinterpret_cast<const char*>(this->next.statistics), statistics_bytes},
-                                  &lane_bytes, lds + at_buffer(to, 2));
+                                  &lane_bytes, lds + at_buffer(to, statistics_at));
     }
 
     KITTENS_DEVICE void compute(int buffer, int parity) {
         const int following = later(buffer, 1), loaded = later(buffer, tiles_ahead);
         const Buffer now = buffer_at(buffer, parity), next = buffer_at(following, parity ^ 1);
-        const uint32_t ds_to = ds_write_at + parity * DsTile::bytes;
+        const uint32_t ds_to = ds_of(ds_write_at, parity);
         interleave<products>(
             work<in_slot{0}>([&](auto) {
                 // Advances to the rows of the next step, then to those being loaded; if the two are the same, in the opposite order.
@@ -138,9 +183,9 @@ struct OnePassDirect : OnePass<config> {
                 issue_statistics(following);
             }),
             work<every_slot{1, 1 + issues}>([&](auto n) {
-                constexpr int pass = n.value % Loads::passes, which = n.value / Loads::passes;
-                loads[which].template issue_item<pass>(Loads::prepared(tiles.views[which]),
-                                                       tile(loaded, which));
+                constexpr int which = n.value / Loads<0>::passes, pass = n.value - which * Loads<0>::passes;
+                loads<which>().template issue_item<pass>(Loads<which>::prepared(tiles.views[which]),
+                                                         tile<which>(loaded));
             }),
             work<in_slot{barrier_slot}>([&](auto) {
                 wait_vector_memory<memory.in_flight(barrier_slot)>();
@@ -152,7 +197,8 @@ struct OnePassDirect : OnePass<config> {
                 [&](auto) { this->load_statistics(statistics_in(following, statistic_at)); }),
             work<in_slot{dq_first}>([&](auto) { this->use_dq_statistics(); }),
             work<in_slot{0}>([&](auto) { this->statistics = this->next_statistics; }),
-            work<every_slot{dq_first, products, registers_per_slot}>([&](auto n) { this->start_dp(n); }),
+            work<spread{Base::halves * per_lane, dq_of_previous ? 0 : dq_first,
+                        dq_of_previous ? pieces : products}>([&](auto n) { this->start_dp(n); }),
             // The reads of the following groups of four may be in flight.
             work<spread{products / group, 0, products}>([&](auto n) {
                 constexpr int i = n.value * group;
@@ -164,32 +210,40 @@ struct OnePassDirect : OnePass<config> {
                 constexpr int to = i.value + ahead;
                 fragments[to % ring] = this->template read<to % products>(to < products ? now : next);
             }),
-            work<Base::each(spread{per_lane, exponents, exponents + pieces}, apart)>(
+            work<Base::each(spread{per_lane, exponents, exponents_past}, apart)>(
                 [&](auto n) { this->make_p(n); }),
             work<Base::each(in_slot{ds_first - 1}, apart)>([&](auto half) { this->mask_p(half); }),
-            work<Base::each(spread{8, ds_first, ds_first + pieces / 2}, apart)>(
+            work<Base::each(spread{8, ds_first, p_past}, apart)>(
                 [&](auto n) { this->convert_p(n); }),
-            work<Base::each(spread{8, ds_first, ds_first + pieces}, apart)>([&](auto n) {
+            work<Base::each(spread{8, ds_first, ds_past}, apart)>([&](auto n) {
                 this->make_ds(index<2 * n.value>{});
                 this->make_ds(index<2 * n.value + 1>{});
                 this->convert_ds(n);
             }),
-            work<Base::each(spread_late{4, ds_first, ds_first + pieces}, apart)>(
+            work<Base::each(spread_late{4, ds_first, ds_past}, apart)>(
                 [&](auto n) { write_ds(n, ds_to); }),
             work<spread{early, early_first, barrier_slot}>([&](auto n) { this->add_dq(n); }),
-            work<spread{dq_registers - early, barrier_slot + 1, dq_first}>(
+            work<spread{middle, barrier_slot + 1, middle_past}>(
                 [&](auto n) { this->add_dq(index<early + n.value>{}); }),
+            work<spread{late, 1, dq_first - 1}>(
+                [&](auto n) { this->add_dq(index<early + middle + n.value>{}, late_destination); }),
+            work<in_slot{dq_first, late != 0}>([&](auto) { late_destination = this->dq_destination; }),
             work<every_slot{0, products, 1, true}>([](auto) {}));
     }
 
     KITTENS_DEVICE void loop() {
         const int lane = lane_id();
-        wave = wave_id(), lane_bytes = lane * b128_bytes;
+        wave = wave_id();
+        // Of a block's statistics only those of the step's queries.
+        constexpr int lanes = queries * 4 / b128_bytes;
+        lane_bytes = lane / lanes * (statistics_block * 4) + lane % lanes * b128_bytes;
         const int low = lane % 32, high = lane / 32, inside = lane % 16;
-        row_major_at = Tile::offset(low, high * 8);
-        transposed_at = Tile::offset(high * 4 + inside / 4, low / 16 * 16 + inside % 4 * 4);
         const int row = high * 8 + inside / 4, col = low / 16 * 16 + inside % 4 * 4;
+        row_major_at[0] = Tile<0>::offset(low, high * 8), row_major_at[1] = Tile<1>::offset(low, high * 8);
+        transposed_at[0] = Tile<0>::offset(high * 4 + inside / 4, col);
+        transposed_at[1] = Tile<1>::offset(high * 4 + inside / 4, col);
         ds_read_at = DsTile::offset(row, Base::dq_query() + col);
+        shared_ds_read_at = DsTile::offset(Base::shared_dq_key() + row, col);
         ds_write_at = DsTile::offset(wave * Base::wave_keys + low, high * 4);
         statistic_at = (Base::query_of(inside) + high * 4) * 4;
         const uint32_t key_at = KeyTile::offset(row, Base::dq_column() + col);
@@ -197,14 +251,17 @@ struct OnePassDirect : OnePass<config> {
         this->begin_rows();
         issue_statistics(0);
         for_each_index<2>([&](auto i) {
-            loads[i.value].init_offsets(tiles.row_bytes[i.value]);
-            skip_columns(loads[i.value], i.value ? arguments.value_dim : arguments.head_dim);
-            loads[i.value].issue(tiles.views[i.value], tile(0, i.value));
+            constexpr int which = i.value;
+            loads<which>().init_offsets(tiles.row_bytes[which]);
+            skip_columns(loads<which>(), which ? arguments.value_dim : arguments.head_dim);
+            loads<which>().issue(tiles.views[which], tile<which>(0));
         });
         for_each_index<tiles_ahead, 1>([&](auto n) {
             this->next_rows();
-            for_each_index<2>(
-                [&](auto i) { loads[i.value].issue(tiles.views[i.value], tile(n.value, i.value)); });
+            for_each_index<2>([&](auto i) {
+                constexpr int which = i.value;
+                loads<which>().issue(tiles.views[which], tile<which>(n.value));
+            });
         });
         this->load_bounds();
         wait_vector_memory<0>();
@@ -213,22 +270,45 @@ struct OnePassDirect : OnePass<config> {
         for_each_index<key_steps>([&](auto n) {
             k_transposed[n.value] = read_transposed<KeyTile>(lds + keys_at, key_at, n.value * 16, 4, 0);
         });
+        for_each_index<shared_key_steps>([&](auto n) {
+            k_transposed[key_steps + n.value] = read_transposed<KeyTile>(
+                lds + keys_at, KeyTile::offset(Base::shared_dq_key() + row, Base::shared_dq_column() + col),
+                n.value * 16, 4, 0);
+        });
         for_each_index<ahead>(
             [&](auto n) { fragments[n.value] = this->template read<n.value>(buffer_at(0, 0)); });
         this->load_statistics(statistics_in(0, statistic_at));
-        for_each_index<2 * per_lane>([&](auto n) { this->start_dp(n); });
+        if constexpr (!dq_of_previous)
+            for_each_index<Base::halves * per_lane>([&](auto n) { this->start_dp(n); });
         for_each_index<dq_tiles>([&](auto n) {
             this->dq[n.value] = Accumulator{};
             this->dq_factor[n.value] = 0;
         });
         barrier();
+        if constexpr (dq_of_previous) {
+            // Before the first step there is no dS, and nothing to add.
+            late_destination = this->dq_destination;
+            for (int tile = 0; tile < dq_tiles; ++tile) this->dq_delta[tile] = this->dq_norm[tile] = 0;
+            for (int at = thread_id() * b128_bytes; at < DsTile::bytes; at += threads * b128_bytes)
+                lds_write(b128{}, lds + ds_at + at);
+            barrier();
+        }
         int buffer = 0, parity = 0;
         this->template for_each_step<tiles_ahead>([&] {
             compute(buffer, buffers == 2 ? buffer : parity);
             buffer = later(buffer, 1), parity ^= 1;
         });
         // Loads past the last tile write zeros, which must not hit the gradients being staged out; only additions to dQ follow them.
-        if constexpr (tiles_ahead > 1) wait_vector_memory<dq_registers>();
+        if constexpr (tiles_ahead > 1) wait_vector_memory<early + middle>();
+        if constexpr (dq_of_previous) {
+            for_each_index<late>(
+                [&](auto n) { this->add_dq(index<early + middle + n.value>{}, late_destination); });
+            this->use_dq_statistics();
+            const Buffer last = buffer_at(0, parity);
+            for_each_index<dq_first + Base::dq_steps, dq_first>([&](auto i) {
+                this->template multiply<i.value>(this->template read<i.value>(last));
+            });
+        }
         for_each_index<dq_registers>([&](auto n) { this->add_dq(n); });
     }
 

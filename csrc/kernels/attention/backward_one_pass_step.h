@@ -31,11 +31,11 @@ struct each_half {
 template <BackwardConfig config>
 struct OnePassStep {
     using T = typename element_of<config.input>::value;
-    static constexpr int threads = config.threads(), head_dim = config.head_dim,
-                         wave_keys = config.rows_per_wave, keys = config.rows(), queries = config.stream_rows;
-    static_assert(config.waves == 4 && statistics_block % queries == 0);
+    static constexpr int threads = config.threads(), waves = config.waves, head_dim = config.head_dim,
+                         value_dim = config.value_dim, wave_keys = config.rows_per_wave, keys = config.rows(),
+                         queries = config.stream_rows;
+    static_assert(waves == 4 && statistics_block % queries == 0);
     static_assert(config.terms == ScoreTerms::none || !config.dropout, "dropped scores have no terms");
-    static_assert(head_dim <= largest_one_pass_head_dim);
     static constexpr int statistics_bytes = static_cast<int>(Statistic::count) * statistics_block * 4;
 
     static constexpr bool direct = target.transposed_lds_read;
@@ -43,29 +43,47 @@ struct OnePassStep {
     using Accumulator = vec<float, 16>;
     using Shape = rt_32x32;
     static constexpr int per_lane = 16;
-    static constexpr int columns = head_dim / 32, halves = queries / 32;
-    // dQ is made of 32 x 32 tiles: those of the waves are side by side along the head's columns, then along the queries.
-    static constexpr int dq_tiles = halves * columns / config.waves, dq_registers = dq_tiles * per_lane,
-                         key_steps = keys / 16;
+    static constexpr int columns = head_dim / 32, value_columns = value_dim / 32, halves = queries / 32;
+    // dQ is made of 32 x 32 tiles, first side by side along the head's columns, then along the queries. Consecutive tiles belong to
+    // consecutive waves. If the last ones are fewer than the waves, several waves share each of them: they multiply
+    // different keys, and memory adds what they have.
+    static constexpr int whole_dq_tiles = halves * columns / waves, shared_dq_tiles = halves * columns % waves,
+                         sharing = shared_dq_tiles ? waves / shared_dq_tiles : 1,
+                         dq_tiles = whole_dq_tiles + (shared_dq_tiles > 0), dq_registers = dq_tiles * per_lane,
+                         key_steps = keys / 16, shared_key_steps = shared_dq_tiles ? key_steps / sharing : 0;
+    static_assert(!shared_dq_tiles || (halves == 1 && whole_dq_tiles == 1 && waves % shared_dq_tiles == 0));
 
-    // A product of 32 queries takes `pieces` matrix steps with K = 16. gfx942's instructions have half of that K.
+    // S and dK of 32 queries take `pieces` matrix steps with K = 16, dP and dV take `value_pieces`. gfx942's instructions have half
+    // of that K.
     enum class Product { s, dp, dv, dk, dq };
     struct MatrixStep {
         Product product;
         int half, n;  // half of the queries, or tile of dQ; step of its product
     };
-    static constexpr int pieces = head_dim / 16, products = 5 * halves * pieces,
+    static constexpr int pieces = head_dim / 16, value_pieces = value_dim / 16,
+                         dq_steps = whole_dq_tiles * key_steps + shared_key_steps,
+                         products = halves * (2 * pieces + 2 * value_pieces) + dq_steps,
                          instructions = direct ? 1 : 2, slots = instructions * products;
-    static_assert(dq_tiles * key_steps == halves * pieces);
-    // S and dP of one half of the queries after the other, then the other products. On gfx942, dQ is that of the previous step,
-    // and covers the time that P and dS of this step take.
+    static_assert(dq_steps == halves * pieces);
+    // Whether a step's dQ is that of the previous step, and covers the time that P and dS of this step take.
+    static constexpr bool dq_of_previous = !direct || halves == 1;
+    // S and dP of one half of the queries after the other, then the other products.
     static constexpr MatrixStep matrix_step(int i) {
-        constexpr int all = halves * pieces;
-        constexpr Product after_dp[] = {Product::dv, Product::dk, Product::dq};
-        if (i < 2 * all) return {i / pieces % 2 ? Product::dp : Product::s, i / pieces / 2, i % pieces};
-        const Product product = after_dp[direct ? i / all - 2 : i / all % 3];
-        const int of_part = product == Product::dq ? key_steps : pieces;
-        return {product, i % all / of_part, i % all % of_part};
+        constexpr int scores = pieces + value_pieces;
+        if (i < halves * scores) {
+            const int half = i / scores, n = i % scores;
+            return n < pieces ? MatrixStep{Product::s, half, n} : MatrixStep{Product::dp, half, n - pieces};
+        }
+        constexpr Product in_order[2][3] = {{Product::dv, Product::dk, Product::dq},
+                                            {Product::dq, Product::dv, Product::dk}};
+        int n = i - halves * scores;
+        for (const Product product : in_order[dq_of_previous]) {
+            const int all = product == Product::dv ? halves * value_pieces : halves * pieces,
+                      of_part = product == Product::dq ? key_steps : all / halves;
+            if (n < all) return {product, n / of_part, n % of_part};
+            n -= all;
+        }
+        return {};
     }
     static constexpr int first_of(Product product) {
         int i = 0;
@@ -90,8 +108,8 @@ struct OnePassStep {
     TileCoordinate coordinate;
     Sequence sequence;
     int first_key;  // of the wave
-    Fragment k[pieces], v[pieces], k_transposed[key_steps];
-    Accumulator dk[columns], dv[columns], dq[dq_tiles];
+    Fragment k[pieces], v[value_pieces], k_transposed[key_steps + shared_key_steps];
+    Accumulator dk[columns], dv[value_columns], dq[dq_tiles];
     Accumulator p[halves], ds[halves];  // P overwrites S and dS overwrites dP, each in the same registers
     Weights<config.terms, halves * per_lane> weights;
     Fragment p_operand[halves][2], ds_operand[halves][2];
@@ -101,7 +119,7 @@ struct OnePassStep {
     } next_statistics, statistics;
     float dq_delta[dq_tiles], dq_norm[dq_tiles], dq_factor[dq_tiles];
     KeyBounds bounds;
-    uint32_t dq_statistic_at, dq_at;  // of the lane
+    uint32_t dq_statistic_at, dq_at, shared_dq_at;  // of the lane
     char* dq_destination;             // of the step whose dQ is being added
     Step now, next;
     bool masked;
@@ -119,13 +137,18 @@ struct OnePassStep {
     KITTENS_DEVICE static Fragment read(const Queries& from) {
         constexpr MatrixStep at = matrix_step(i);
         constexpr int half = at.half, n = at.n;
-        if constexpr (at.product == Product::s || at.product == Product::dp)
+        if constexpr (at.product == Product::s || at.product == Product::dp) {
             return from.template row_major<at.product == Product::dp, half * 32, n * 16>();
-        else if constexpr (at.product == Product::dq)
-            return from.template ds<half * 32, n * 16>();
-        else
-            return from.template transposed<at.product == Product::dv, half * 32 + n / columns * 16,
-                                            n % columns * 32>();
+        } else if constexpr (at.product == Product::dq) {
+            if constexpr (half < whole_dq_tiles)
+                return from.template ds<half * 32, n * 16>();
+            else
+                return from.template shared_ds<n * 16>();
+        } else {
+            constexpr bool is_dv = at.product == Product::dv;
+            constexpr int width = is_dv ? value_columns : columns;
+            return from.template transposed<is_dv, half * 32 + n / width * 16, n % width * 32>();
+        }
     }
     // The matrix instruction of a slot.
     template <int slot>
@@ -147,11 +170,11 @@ struct OnePassStep {
         else if constexpr (at.product == Product::dp)
             mma(ds[half], v[n], from_lds);
         else if constexpr (at.product == Product::dv)
-            mma(dv[n % columns], p_operand[half][n / columns], from_lds);
+            mma(dv[n % value_columns], p_operand[half][n / value_columns], from_lds);
         else if constexpr (at.product == Product::dk)
             mma(dk[n % columns], ds_operand[half][n / columns], from_lds);
         else
-            mma(dq[half], from_lds, k_transposed[n], n == 0);
+            mma(dq[half], from_lds, k_transposed[half < whole_dq_tiles ? n : key_steps + n], n == 0);
     }
 
     // On gfx942, the order of rows in LDS makes a lane's queries adjacent (tile_key). The upper half of the wave is `upper`
@@ -218,11 +241,13 @@ struct OnePassStep {
         convert<e>(pair, ds_operand[half]);
     }
     // Adds one register of dQ to memory, in the layout of the accumulator (dq_accumulator.h).
-    KITTENS_DEVICE void add_dq(auto n) const {
+    KITTENS_DEVICE void add_dq(auto n, char* to) const {
         constexpr int tile = n.value / per_lane, e = n.value % per_lane;
-        atomic_add(dq_destination + tile * columns * dq_tile_bytes + e * wave_lanes * 4, dq_at,
+        constexpr bool whole = tile < whole_dq_tiles;
+        atomic_add(to + tile * waves * dq_tile_bytes + e * wave_lanes * 4, whole ? dq_at : shared_dq_at,
                    static_cast<int32_t>(dq[tile][e] * dq_factor[tile]));
     }
+    KITTENS_DEVICE void add_dq(auto n) const { add_dq(n, dq_destination); }
 
     // read(statistic, query) for the queries of a lane's registers, and for this lane's query of dQ.
     template <class Read>
@@ -235,8 +260,8 @@ struct OnePassStep {
     template <class Read>
     KITTENS_DEVICE void load_dq_statistics(const Read& read) {
         for (int tile = 0; tile < dq_tiles; ++tile) {
-            dq_delta[tile] = read(Statistic::dq_delta, tile * 32);
-            dq_norm[tile] = read(Statistic::norm, tile * 32);
+            dq_delta[tile] = read(Statistic::dq_delta, tile % halves * 32);
+            dq_norm[tile] = read(Statistic::norm, tile % halves * 32);
         }
     }
     KITTENS_DEVICE void use_dq_statistics() {

@@ -19,7 +19,7 @@ const BackwardVariant* find(const Problem& p, GradientTarget wanted) {
     for (const BackwardVariant& variant : variants<kinds::backward>)
         if (variant.config.gradient_of == wanted && runs_on(variant.targets, variant.config.input, p) &&
             variant.config.dropout == (p.dropout_p > 0) && variant.config.terms == terms_of(p) &&
-            std::max(p.head_dim, p.value_dim) <= variant.config.head_dim &&
+            p.head_dim <= variant.config.head_dim && p.value_dim <= variant.config.value_dim &&
             (!best || variant.config.head_dim < best->config.head_dim))
             best = &variant;
     return best;
@@ -65,6 +65,7 @@ struct KeyClocks {
 KeyClocks clocks_of(int target, const BackwardConfig& config) {
     const bool small = config.head_dim <= 64;
     if (target == 942) return small ? KeyClocks{17600, 3420, 5400} : KeyClocks{19900, 2900, 13000};
+    if (config.head_dim > 128) return {20000, 2000, 20000};
     return small ? KeyClocks{15000, 2580, 5400} : KeyClocks{17000, 3690, 13000};
 }
 
