@@ -103,28 +103,25 @@ struct global_to_shared_transposed {
     }
 };
 
-// Stores a matrix in LDS twice from one load of it, row-major and transposed: a thread loads 8 columns of 4 rows. Row r
-// of the window is row `Order`(r) of the row-major tile; every 4 consecutive rows stay consecutive.
-template <class RowMajor, class Transposed, int Threads, int (*Order)(int)>
-struct global_to_shared_both_ways {
+// A thread stores a block of 4 rows of a matrix in LDS twice from one load of it, row-major and transposed: 8 columns from a multiple
+// of 8 on, or 2. Row r of the window is row `Order`(r) of the row-major tile; every 4 consecutive rows stay consecutive.
+template <class RowMajor, class Transposed, int columns, int (*Order)(int)>
+struct block_to_shared_both_ways {
     using T = typename RowMajor::element;
-    using Blocks = global_to_shared_transposed<Transposed, Threads, Fill::registers>;
-    static constexpr int rows = Blocks::block_rows, cols = 8;
-    static_assert(Blocks::passes == 1 && Blocks::block_cols == cols && Blocks::blocks == Threads,
-                  "a block of each thread");
-    static_assert(RowMajor::rows == Transposed::cols && RowMajor::cols == Transposed::rows && Order(3) == 3);
+    static constexpr int rows = 4, cols = columns;
+    using Row = choose<cols == 8, vec<uint32_t, 4>, uint32_t>;
+    static_assert(is_16bit<T> && sizeof(Row) == cols * sizeof(T) && Order(3) == 3);
 
     uint32_t offsets[rows];
     uint32_t row_major_offset, transposed_offset[2], halves[2];
-    vec<uint32_t, 4> data[rows];
+    Row data[rows];
     vec<uint32_t, 2> runs[cols];
     // Two rows of the transposed tile fill a bank window, and lanes write rows 8 apart. Every other lane therefore writes the
     // odd column of a pair while its neighbors write the even one; otherwise both would use the banks of one half.
     static constexpr bool alternates = Transposed::key(1) == 0;
 
-    // thread: 0 .. Threads-1. Columns from valid_cols on read as zero.
-    KITTENS_DEVICE void init_offsets(int thread, int64_t row_bytes, int valid_cols) {
-        const Coordinate block = Blocks::block_of(thread);
+    // Columns from valid_cols on read as zero.
+    KITTENS_DEVICE void init_offsets(Coordinate block, int64_t row_bytes, int valid_cols) {
 #pragma unroll
         for (int i = 0; i < rows; ++i)
             offsets[i] = block.col < valid_cols
@@ -133,24 +130,33 @@ struct global_to_shared_both_ways {
         row_major_offset = RowMajor::offset(Order(block.row), block.col);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const int odd = alternates ? (i ^ block.col / cols) & 1 : i;
+            const int odd = alternates ? (i ^ block.col / 8) & 1 : i;
             transposed_offset[i] = Transposed::offset(block.col + odd, block.row);
             halves[i] = odd ? 0x07060302 : 0x05040100;
         }
     }
     template <int row>
     KITTENS_DEVICE void issue(buffer source) {
-        data[row] = buffer_load<vec<uint32_t, 4>>(source, offsets[row]);
+        data[row] = buffer_load<Row>(source, offsets[row]);
     }
     template <int row>
     KITTENS_DEVICE void commit_row(RowMajor tile) const {
         lds_write(data[row], tile.data + stepped_offset<RowMajor>(row_major_offset, row, 0));
     }
+    // Two columns of a row.
+    template <int row, int pair>
+    KITTENS_DEVICE uint32_t columns_of() const {
+        if constexpr (cols == 8)
+            return data[row][pair];
+        else
+            return data[row];
+    }
     // Column `col` of the rows, or the other one of its pair; after all columns are transposed, the loaded rows may be overwritten.
     template <int col>
     KITTENS_DEVICE void transpose_column() {
-        runs[col] = {permute_bytes(data[1][col / 2], data[0][col / 2], halves[col % 2]),
-                     permute_bytes(data[3][col / 2], data[2][col / 2], halves[col % 2])};
+        constexpr int pair = col / 2;
+        runs[col] = {permute_bytes(columns_of<1, pair>(), columns_of<0, pair>(), halves[col % 2]),
+                     permute_bytes(columns_of<3, pair>(), columns_of<2, pair>(), halves[col % 2])};
         materialize(runs[col]);
     }
     template <int col>

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "backward_one_pass_step.h"
+#include "queries_through_registers.h"
 #include "row_tiles.h"
 #include "split_partials.h"
 
@@ -16,10 +17,9 @@ struct OnePass : OnePassStep<config> {
     using Base = OnePassStep<config>;
     using Base::arguments, Base::bounds, Base::coordinate, Base::dk, Base::dq_at, Base::dq_destination,
         Base::dq_statistic_at, Base::draws, Base::dv, Base::first_key, Base::k, Base::lds, Base::masked,
-        Base::shared_dq_at,
-        Base::next, Base::now, Base::sequence, Base::v, Base::visible;
+        Base::shared_dq_at, Base::next, Base::now, Base::sequence, Base::v, Base::visible;
     using Base::columns, Base::direct, Base::head_dim, Base::keys, Base::pieces, Base::queries, Base::sharing,
-        Base::statistics_bytes, Base::value_pieces, Base::wave_keys, Base::waves;
+        Base::statistics_bytes, Base::wave_keys, Base::waves;
     using typename Base::Accumulator, typename Base::Fragment, typename Base::QueryColumns,
         typename Base::Shape, typename Base::Step, typename Base::T;
 
@@ -33,8 +33,15 @@ struct OnePass : OnePassStep<config> {
     using KeyLoads = LoadsOf<KeyTile>;
     using ValueLoads = LoadsOf<ValueTile>;
 
-    // Through registers, half of the waves load Q and the other half load dO.
-    RowTiles<direct ? 2 : 1, queries> tiles;
+    // Through registers, some waves load Q and the others load dO; all load the part of a narrower dO that these leave.
+    using ThroughRegisters = QueriesThroughRegisters<T, queries, head_dim, config.value_dim, keys, waves>;
+    static consteval int streams() {
+        if constexpr (direct)
+            return 2;
+        else
+            return ThroughRegisters::has_rest ? 2 : 1;
+    }
+    RowTiles<streams(), queries> tiles;
     int64_t dq_step;  // bytes from the dQ of a step to that of the next one in the inner loop
     // If the queries of a step are half a statistics block: the distance from the statistics of a step to those of the next one that begins
     // a block. All values of one kind are contiguous in a block, so its halves are closer to each other than to those of the next block.
@@ -51,16 +58,13 @@ struct OnePass : OnePassStep<config> {
         skip_columns(loads, size);
         loads.issue(source.window(coordinate.tile * keys, 0).view(), {lds + at});
     }
-    template <int keys_at, int values_at>
-    KITTENS_DEVICE void read_keys(int wave, int lane) {
-        const uint32_t key_at = KeyTile::offset(wave * wave_keys + lane % 32, lane / 32 * 8),
-                       value_at = ValueTile::offset(wave * wave_keys + lane % 32, lane / 32 * 8);
-        for_each_index<pieces>([&](auto n) {
-            k[n.value] =
-                lds_read<Fragment>(lds + keys_at + stepped_offset<KeyTile>(key_at, 0, n.value * 16));
-            if constexpr (n.value < value_pieces)
-                v[n.value] =
-                    lds_read<Fragment>(lds + values_at + stepped_offset<ValueTile>(value_at, 0, n.value * 16));
+    // Reads the wave's rows of K or V.
+    template <class Tile, int count>
+    KITTENS_DEVICE void read_keys(Fragment (&to)[count], int at) const {
+        const int lane = lane_id();
+        const uint32_t lane_at = Tile::offset(wave_id() * wave_keys + lane % 32, lane / 32 * 8);
+        for_each_index<count>([&](auto n) {
+            to[n.value] = lds_read<Fragment>(lds + at + stepped_offset<Tile>(lane_at, 0, n.value * 16));
         });
     }
     // `at`: LDS for the rows of the workgroup.
@@ -91,7 +95,12 @@ struct OnePass : OnePassStep<config> {
         });
     }
 
-    KITTENS_DEVICE static bool streams_do(auto i) { return direct ? i.value : wave_id() >= config.waves / 2; }
+    KITTENS_DEVICE static bool streams_do(auto i) {
+        if constexpr (direct || i.value)
+            return i.value;
+        else
+            return ThroughRegisters::which(wave_id());
+    }
     KITTENS_DEVICE void next_rows() {
         tiles.next([](auto i) {
             // Read again, since scalar registers are scarce in the loop.
@@ -212,7 +221,7 @@ struct OnePass : OnePassStep<config> {
     KITTENS_DEVICE static int shared_dq_column() { return (waves + wave_id() / sharing) * 32; }
     KITTENS_DEVICE static int shared_dq_key() { return wave_id() % sharing * (keys / sharing); }
 
-    // loop(commit_keys): over the queries that see any of the keys, with the keys and values on their way to LDS.
+    // loop(commit_keys, commit_values): over the queries that see any of the keys, with keys and values on their way to LDS.
     template <int keys_at, int values_at, class Loop>
     KITTENS_DEVICE void run(const Loop& loop) {
         const Mask& mask = sequence.mask;
@@ -235,10 +244,7 @@ struct OnePass : OnePassStep<config> {
             dq_statistic_at = (dq_query() + lane_id() % 32) * 4;
             dq_at = wave_id() * dq_tile_bytes + lane_id() * 4;
             shared_dq_at = wave_id() / sharing * dq_tile_bytes + lane_id() * 4;
-            loop([&] {
-                k_loads.commit({lds + keys_at});
-                v_loads.commit({lds + values_at});
-            });
+            loop([&] { k_loads.commit({lds + keys_at}); }, [&] { v_loads.commit({lds + values_at}); });
         }
         const auto results = reload_arguments<BackwardArguments>();
         if constexpr (config.dropout) {
@@ -254,6 +260,7 @@ struct OnePass : OnePassStep<config> {
         }
         barrier();
         store<KeyTile>(dk, 0, results.grad_k, results.head_dim, results.scale);
+        if constexpr (values_at == keys_at) barrier();  // the rows of other waves' dK are in the same place
         store<ValueTile>(dv, values_at - keys_at, results.grad_v, results.value_dim,
                          config.dropout ? results.dropout.scale : 1.0f);
     }

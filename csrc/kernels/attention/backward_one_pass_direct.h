@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "backward_one_pass.h"
+#include "queries_in_buffers.h"
 
 namespace hipkittens::attention {
 
@@ -11,36 +12,27 @@ template <BackwardConfig config>
 struct OnePassDirect : OnePass<config> {
     using Base = OnePass<config>;
     using Base::arguments, Base::k_transposed, Base::lds;
-    using Base::dq_of_previous, Base::dq_registers, Base::dq_tiles, Base::head_dim, Base::key_steps, Base::keys,
-        Base::per_lane, Base::pieces, Base::products, Base::queries, Base::shared_key_steps,
+    using Base::dq_of_previous, Base::dq_registers, Base::dq_tiles, Base::head_dim, Base::key_steps,
+        Base::keys, Base::per_lane, Base::pieces, Base::products, Base::queries, Base::shared_key_steps,
         Base::statistics_bytes, Base::threads, Base::tiles, Base::value_dim, Base::value_pieces;
     using typename Base::Accumulator, typename Base::Fragment, typename Base::KeyTile, typename Base::Product,
         typename Base::T, typename Base::ValueTile;
     static_assert(Base::direct);
 
-    // which: 0 for Q, 1 for dO.
-    template <int which>
-    using Tile = st<T, queries, tile_width(which ? value_dim : head_dim), Access::rows_and_columns_32>;
-    template <int which>
-    using Loads = global_to_shared<Tile<which>, threads, Fill::direct>;
-    // dS of a step. That of the other parity is in a second tile or, with 32 queries, in the other half of the columns.
-    using DsTile = st<T, keys, statistics_block, Access::columns_32_written_in_runs>;
-    static constexpr int ds_tiles = queries == statistics_block ? 2 : 1;
-    KITTENS_DEVICE static uint32_t ds_of(uint32_t lane_at, int parity) {
-        return ds_tiles == 2 ? lane_at + parity * DsTile::bytes : lane_at ^ parity * (queries * 2);
-    }
-
-    // Buffers, each with a tile of Q, one of dO and their statistics; then dS. Short steps end before the loads that they begin.
-    // Keys and values are where the last buffer and dS will be.
+    // Short steps end before the loads that they begin.
     static constexpr int tiles_ahead = head_dim > 64 && queries == statistics_block ? 1 : 2,
                          buffers = tiles_ahead + 1;
-    static constexpr int statistics_at = Tile<0>::bytes + Tile<1>::bytes,
-                         buffer_bytes = statistics_at + statistics_bytes, ds_at = buffers * buffer_bytes,
-                         keys_at = ds_at - buffer_bytes,
-                         values_at = KeyTile::bytes <= buffer_bytes ? ds_at : keys_at + KeyTile::bytes,
-                         past_ds = ds_at + ds_tiles * DsTile::bytes,
+    using Rows = QueriesInBuffers<T, queries, head_dim, value_dim, keys, threads, buffers>;
+    using Buffer = typename Rows::Buffer;
+    using DsTile = typename Rows::DsTile;
+    template <int which>
+    using Loads = typename Rows::template Loads<which>;
+    // Keys and values are where the last buffer and dS will be.
+    static constexpr int keys_at = Rows::ds_at - Rows::buffer_bytes,
+                         values_at =
+                             KeyTile::bytes <= Rows::buffer_bytes ? Rows::ds_at : keys_at + KeyTile::bytes,
                          past_values = values_at + ValueTile::bytes,
-                         lds_bytes = past_ds < past_values ? past_values : past_ds;
+                         lds_bytes = Rows::bytes < past_values ? past_values : Rows::bytes;
     static_assert(lds_bytes <= target.lds_bytes);
 
     // Operands are read from LDS this many products ahead, and waited for in groups of four.
@@ -59,7 +51,8 @@ struct OnePassDirect : OnePass<config> {
     // dQ is added where the arithmetic above leaves room: some of it before the barrier, more after it, and the rest before
     // the products that need the registers. Where a step begins with the last of these products, that is in the next step.
     static constexpr int early_first = dq_of_previous ? dv_first - 1 : dv_first + pieces,
-                         early = dq_registers * (dq_of_previous ? 3 : 5) / 8, middle_past = dq_of_previous ? products : dq_first,
+                         early = dq_registers * (dq_of_previous ? 3 : 5) / 8,
+                         middle_past = dq_of_previous ? products : dq_first,
                          middle = dq_of_previous ? dq_registers / 4 : dq_registers - early,
                          late = dq_registers - early - middle;
     // Each load of the next tiles has its own slot, ahead of all of these.
@@ -73,74 +66,14 @@ struct OnePassDirect : OnePass<config> {
     static_assert(issues < early_first && ds_past + (Base::halves - 1) * apart <= barrier_slot);
 
     Fragment fragments[ring];
-    uint32_t row_major_at[2], transposed_at[2], ds_read_at, shared_ds_read_at, ds_write_at, statistic_at,
-        lane_bytes;
+    uint32_t ds_write_at, statistic_at, lane_bytes;
     int wave;
-    Loads<0> q_loads;
-    Loads<1> do_loads;
+    Rows rows;
     char* late_destination;  // of the dQ whose last registers are being added
 
-    using Base::Base;
+    KITTENS_DEVICE OnePassDirect(const BackwardArguments& arguments, shared_byte* lds)
+        : Base(arguments, lds), rows(lds, Base::dq_query(), Base::shared_dq_key()) {}
 
-    KITTENS_DEVICE static constexpr int at_buffer(int buffer, int within) {
-        return buffer * buffer_bytes + within;
-    }
-    template <int which>
-    KITTENS_DEVICE Tile<which> tile(int buffer) const {
-        return {lds + at_buffer(buffer, which * Tile<0>::bytes)};
-    }
-    template <int which>
-    KITTENS_DEVICE auto& loads() {
-        if constexpr (which)
-            return do_loads;
-        else
-            return q_loads;
-    }
-
-    template <class Of>
-    KITTENS_DEVICE static Fragment read_transposed(shared_byte* data, uint32_t lane_at, int row, int step,
-                                                   int col) {
-        const vec<T, 4> low = lds_read_transposed<T>(data + stepped_offset<Of>(lane_at, row, col)),
-                        high = lds_read_transposed<T>(data + stepped_offset<Of>(lane_at, row + step, col));
-        return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
-    }
-    // A lane's operands in one of the buffers.
-    struct Buffer {
-        shared_byte* lds;
-        uint32_t row_major_at[2], transposed_at[2], ds_at, shared_ds_at;
-
-        template <int which, int row, int col>
-        KITTENS_DEVICE Fragment row_major() const {
-            return lds_read<Fragment>(lds + stepped_offset<Tile<which>>(row_major_at[which], row, col) +
-                                      which * Tile<0>::bytes);
-        }
-        template <int which, int row, int col>
-        KITTENS_DEVICE Fragment transposed() const {
-            return read_transposed<Tile<which>>(lds + which * Tile<0>::bytes, transposed_at[which], row, 8,
-                                                col);
-        }
-        template <int query, int key>
-        KITTENS_DEVICE Fragment ds() const {
-            return read_transposed<DsTile>(lds + OnePassDirect::ds_at, ds_at, key, 4, query);
-        }
-        template <int key>
-        KITTENS_DEVICE Fragment shared_ds() const {
-            return read_transposed<DsTile>(lds + OnePassDirect::ds_at, shared_ds_at, key, 4, 0);
-        }
-    };
-    // parity: which dS the step writes.
-    KITTENS_DEVICE Buffer buffer_at(int number, int parity) const {
-        const int at = number * buffer_bytes, of_ds = dq_of_previous ? parity ^ 1 : parity;
-        return {lds,
-                {row_major_at[0] + at, row_major_at[1] + at},
-                {transposed_at[0] + at, transposed_at[1] + at},
-                ds_of(ds_read_at, of_ds),
-                ds_of(shared_ds_read_at, of_ds)};
-    }
-    KITTENS_DEVICE static int later(int buffer, int steps) {
-        if constexpr (buffers == 2) return buffer ^ steps;
-        return buffer + steps < buffers ? buffer + steps : buffer + steps - buffers;
-    }
     // Number of LDS instructions that read the operands of products first .. past-1.
     static constexpr int reads_between(int first, int past) {
         int reads = 0;
@@ -154,12 +87,12 @@ struct OnePassDirect : OnePass<config> {
         constexpr int half = n.value / 4, e = n.value % 4 * 4;
         const Fragment& operand = this->ds_operand[half][e / 8];
         lds_write(vec<T, 4>(e % 8 ? operand.hi : operand.lo),
-                  lds + ds_at + stepped_offset<DsTile>(to, 0, half * 32 + Base::query_of(e)));
+                  lds + Rows::ds_at + stepped_offset<DsTile>(to, 0, half * 32 + Base::query_of(e)));
     }
     // The statistics of the queries in a buffer, from `at` on.
     KITTENS_DEVICE auto statistics_in(int buffer, uint32_t at) const {
         return [=, this](Statistic which, int query) {
-            return lds_read<float>(lds + (at_buffer(buffer, statistics_at) + at + query * 4) +
+            return lds_read<float>(lds + (Rows::statistics_of(buffer) + at + query * 4) +
                                    static_cast<int>(which) * queries * 4);
         };
     }
@@ -167,13 +100,15 @@ struct OnePassDirect : OnePass<config> {
     KITTENS_DEVICE void issue_statistics(int to) {
         if (wave == 0)
             buffer_load_to_lds<1>({reinterpret_cast<const char*>(this->next.statistics), statistics_bytes},
-                                  &lane_bytes, lds + at_buffer(to, statistics_at));
+                                  &lane_bytes, lds + Rows::statistics_of(to));
     }
 
+    // parity: which dS is written.
     KITTENS_DEVICE void compute(int buffer, int parity) {
-        const int following = later(buffer, 1), loaded = later(buffer, tiles_ahead);
-        const Buffer now = buffer_at(buffer, parity), next = buffer_at(following, parity ^ 1);
-        const uint32_t ds_to = ds_of(ds_write_at, parity);
+        const int following = Rows::later(buffer, 1), loaded = Rows::later(buffer, tiles_ahead);
+        const int of_dq = dq_of_previous ? parity ^ 1 : parity;
+        const Buffer now = rows.buffer(buffer, of_dq), next = rows.buffer(following, of_dq ^ 1);
+        const uint32_t ds_to = Rows::ds_of(ds_write_at, parity);
         interleave<products>(
             work<in_slot{0}>([&](auto) {
                 // Advances to the rows of the next step, then to those being loaded; if the two are the same, in the opposite order.
@@ -184,8 +119,8 @@ struct OnePassDirect : OnePass<config> {
             }),
             work<every_slot{1, 1 + issues}>([&](auto n) {
                 constexpr int which = n.value / Loads<0>::passes, pass = n.value - which * Loads<0>::passes;
-                loads<which>().template issue_item<pass>(Loads<which>::prepared(tiles.views[which]),
-                                                         tile<which>(loaded));
+                rows.template loads<which>().template issue_item<pass>(
+                    Loads<which>::prepared(tiles.views[which]), rows.template tile<which>(loaded));
             }),
             work<in_slot{barrier_slot}>([&](auto) {
                 wait_vector_memory<memory.in_flight(barrier_slot)>();
@@ -213,15 +148,13 @@ struct OnePassDirect : OnePass<config> {
             work<Base::each(spread{per_lane, exponents, exponents_past}, apart)>(
                 [&](auto n) { this->make_p(n); }),
             work<Base::each(in_slot{ds_first - 1}, apart)>([&](auto half) { this->mask_p(half); }),
-            work<Base::each(spread{8, ds_first, p_past}, apart)>(
-                [&](auto n) { this->convert_p(n); }),
+            work<Base::each(spread{8, ds_first, p_past}, apart)>([&](auto n) { this->convert_p(n); }),
             work<Base::each(spread{8, ds_first, ds_past}, apart)>([&](auto n) {
                 this->make_ds(index<2 * n.value>{});
                 this->make_ds(index<2 * n.value + 1>{});
                 this->convert_ds(n);
             }),
-            work<Base::each(spread_late{4, ds_first, ds_past}, apart)>(
-                [&](auto n) { write_ds(n, ds_to); }),
+            work<Base::each(spread_late{4, ds_first, ds_past}, apart)>([&](auto n) { write_ds(n, ds_to); }),
             work<spread{early, early_first, barrier_slot}>([&](auto n) { this->add_dq(n); }),
             work<spread{middle, barrier_slot + 1, middle_past}>(
                 [&](auto n) { this->add_dq(index<early + n.value>{}); }),
@@ -239,11 +172,6 @@ struct OnePassDirect : OnePass<config> {
         lane_bytes = lane / lanes * (statistics_block * 4) + lane % lanes * b128_bytes;
         const int low = lane % 32, high = lane / 32, inside = lane % 16;
         const int row = high * 8 + inside / 4, col = low / 16 * 16 + inside % 4 * 4;
-        row_major_at[0] = Tile<0>::offset(low, high * 8), row_major_at[1] = Tile<1>::offset(low, high * 8);
-        transposed_at[0] = Tile<0>::offset(high * 4 + inside / 4, col);
-        transposed_at[1] = Tile<1>::offset(high * 4 + inside / 4, col);
-        ds_read_at = DsTile::offset(row, Base::dq_query() + col);
-        shared_ds_read_at = DsTile::offset(Base::shared_dq_key() + row, col);
         ds_write_at = DsTile::offset(wave * Base::wave_keys + low, high * 4);
         statistic_at = (Base::query_of(inside) + high * 4) * 4;
         const uint32_t key_at = KeyTile::offset(row, Base::dq_column() + col);
@@ -251,32 +179,33 @@ struct OnePassDirect : OnePass<config> {
         this->begin_rows();
         issue_statistics(0);
         for_each_index<2>([&](auto i) {
-            constexpr int which = i.value;
-            loads<which>().init_offsets(tiles.row_bytes[which]);
-            skip_columns(loads<which>(), which ? arguments.value_dim : arguments.head_dim);
-            loads<which>().issue(tiles.views[which], tile<which>(0));
+            auto& loads = rows.template loads<i.value>();
+            loads.init_offsets(tiles.row_bytes[i.value]);
+            skip_columns(loads, i.value ? arguments.value_dim : arguments.head_dim);
+            loads.issue(tiles.views[i.value], rows.template tile<i.value>(0));
         });
         for_each_index<tiles_ahead, 1>([&](auto n) {
             this->next_rows();
             for_each_index<2>([&](auto i) {
-                constexpr int which = i.value;
-                loads<which>().issue(tiles.views[which], tile<which>(n.value));
+                rows.template loads<i.value>().issue(tiles.views[i.value],
+                                                     rows.template tile<i.value>(n.value));
             });
         });
         this->load_bounds();
         wait_vector_memory<0>();
         barrier();
-        this->template read_keys<keys_at, values_at>(wave, lane);
+        this->template read_keys<KeyTile>(this->k, keys_at);
+        this->template read_keys<ValueTile>(this->v, values_at);
         for_each_index<key_steps>([&](auto n) {
-            k_transposed[n.value] = read_transposed<KeyTile>(lds + keys_at, key_at, n.value * 16, 4, 0);
+            k_transposed[n.value] = read_transposed<KeyTile, T>(lds + keys_at, key_at, n.value * 16, 4, 0);
         });
         for_each_index<shared_key_steps>([&](auto n) {
-            k_transposed[key_steps + n.value] = read_transposed<KeyTile>(
+            k_transposed[key_steps + n.value] = read_transposed<KeyTile, T>(
                 lds + keys_at, KeyTile::offset(Base::shared_dq_key() + row, Base::shared_dq_column() + col),
                 n.value * 16, 4, 0);
         });
         for_each_index<ahead>(
-            [&](auto n) { fragments[n.value] = this->template read<n.value>(buffer_at(0, 0)); });
+            [&](auto n) { fragments[n.value] = this->template read<n.value>(rows.buffer(0, 0)); });
         this->load_statistics(statistics_in(0, statistic_at));
         if constexpr (!dq_of_previous)
             for_each_index<Base::halves * per_lane>([&](auto n) { this->start_dp(n); });
@@ -290,13 +219,13 @@ struct OnePassDirect : OnePass<config> {
             late_destination = this->dq_destination;
             for (int tile = 0; tile < dq_tiles; ++tile) this->dq_delta[tile] = this->dq_norm[tile] = 0;
             for (int at = thread_id() * b128_bytes; at < DsTile::bytes; at += threads * b128_bytes)
-                lds_write(b128{}, lds + ds_at + at);
+                lds_write(b128{}, lds + Rows::ds_at + at);
             barrier();
         }
         int buffer = 0, parity = 0;
         this->template for_each_step<tiles_ahead>([&] {
             compute(buffer, buffers == 2 ? buffer : parity);
-            buffer = later(buffer, 1), parity ^= 1;
+            buffer = Rows::later(buffer, 1), parity ^= 1;
         });
         // Loads past the last tile write zeros, which must not hit the gradients being staged out; only additions to dQ follow them.
         if constexpr (tiles_ahead > 1) wait_vector_memory<early + middle>();
@@ -304,16 +233,15 @@ struct OnePassDirect : OnePass<config> {
             for_each_index<late>(
                 [&](auto n) { this->add_dq(index<early + middle + n.value>{}, late_destination); });
             this->use_dq_statistics();
-            const Buffer last = buffer_at(0, parity);
-            for_each_index<dq_first + Base::dq_steps, dq_first>([&](auto i) {
-                this->template multiply<i.value>(this->template read<i.value>(last));
-            });
+            const Buffer last = rows.buffer(0, parity ^ 1);
+            for_each_index<dq_first + Base::dq_steps, dq_first>(
+                [&](auto i) { this->template multiply<i.value>(this->template read<i.value>(last)); });
         }
         for_each_index<dq_registers>([&](auto n) { this->add_dq(n); });
     }
 
     KITTENS_DEVICE void run() {
-        Base::template run<keys_at, values_at>([&](const auto&) { loop(); });
+        Base::template run<keys_at, values_at>([&](const auto&, const auto&) { loop(); });
     }
 };
 

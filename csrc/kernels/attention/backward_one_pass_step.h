@@ -47,10 +47,12 @@ struct OnePassStep {
     // dQ is made of 32 x 32 tiles, first side by side along the head's columns, then along the queries. Consecutive tiles belong to
     // consecutive waves. If the last ones are fewer than the waves, several waves share each of them: they multiply
     // different keys, and memory adds what they have.
-    static constexpr int whole_dq_tiles = halves * columns / waves, shared_dq_tiles = halves * columns % waves,
+    static constexpr int whole_dq_tiles = halves * columns / waves,
+                         shared_dq_tiles = halves * columns % waves,
                          sharing = shared_dq_tiles ? waves / shared_dq_tiles : 1,
-                         dq_tiles = whole_dq_tiles + (shared_dq_tiles > 0), dq_registers = dq_tiles * per_lane,
-                         key_steps = keys / 16, shared_key_steps = shared_dq_tiles ? key_steps / sharing : 0;
+                         dq_tiles = whole_dq_tiles + (shared_dq_tiles > 0),
+                         dq_registers = dq_tiles * per_lane, key_steps = keys / 16,
+                         shared_key_steps = shared_dq_tiles ? key_steps / sharing : 0;
     static_assert(!shared_dq_tiles || (halves == 1 && whole_dq_tiles == 1 && waves % shared_dq_tiles == 0));
 
     // S and dK of 32 queries take `pieces` matrix steps with K = 16, dP and dV take `value_pieces`. gfx942's instructions have half
@@ -120,7 +122,7 @@ struct OnePassStep {
     float dq_delta[dq_tiles], dq_norm[dq_tiles], dq_factor[dq_tiles];
     KeyBounds bounds;
     uint32_t dq_statistic_at, dq_at, shared_dq_at;  // of the lane
-    char* dq_destination;             // of the step whose dQ is being added
+    char* dq_destination;                           // of the step whose dQ is being added
     Step now, next;
     bool masked;
     Visible visible;  // to the lane's key, if masked

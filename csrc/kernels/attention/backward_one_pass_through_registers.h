@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "backward_one_pass.h"
-#include "queries_through_registers.h"
 
 namespace hipkittens::attention {
 
@@ -13,18 +12,23 @@ struct OnePassThroughRegisters : OnePass<config> {
     using Base = OnePass<config>;
     using Base::arguments, Base::k_transposed, Base::lds;
     using Base::dq_registers, Base::dq_tiles, Base::halves, Base::head_dim, Base::key_steps, Base::keys,
-        Base::per_lane, Base::pieces, Base::products, Base::queries, Base::slots, Base::tiles, Base::upper;
-    using typename Base::Fragment, typename Base::KeyTile, typename Base::Product, typename Base::T;
+        Base::per_lane, Base::pieces, Base::products, Base::shared_key_steps, Base::slots, Base::tiles,
+        Base::upper;
+    using typename Base::Fragment, typename Base::KeyTile, typename Base::Product, typename Base::T,
+        typename Base::ValueTile;
+    using Rows = typename Base::ThroughRegisters;
 
-    using Rows = QueriesThroughRegisters<T, queries, head_dim, keys, config.waves>;
-    static constexpr int keys_at = 0, values_at = KeyTile::bytes;
-    static constexpr int lds_bytes = Rows::bytes < 2 * KeyTile::bytes ? 2 * KeyTile::bytes : Rows::bytes;
+    // Keys and values are in LDS at the same time, or one after the other.
+    static constexpr bool together = KeyTile::bytes + ValueTile::bytes <= target.lds_bytes;
+    static constexpr int keys_at = 0, values_at = together ? KeyTile::bytes : keys_at,
+                         past_keys = together ? values_at + ValueTile::bytes : KeyTile::bytes,
+                         lds_bytes = Rows::bytes < past_keys ? past_keys : Rows::bytes;
     static_assert(lds_bytes <= target.lds_bytes);
 
     static constexpr int dq_first = Base::first_of(Product::dq), dv_first = Base::first_of(Product::dv),
                          dk_first = Base::first_of(Product::dk);
     // Operands are read from LDS this many products ahead.
-    static constexpr int ahead = 4, ring = 5;
+    static constexpr int ahead = 4, ring = products % 5 == 0 ? 5 : 13;
     static_assert(products % ring == 0, "a step ends as it began");
     // Barriers: when all waves have read the row-major tiles and the last dS, and when all have read the transposed tiles.
     // The row-major tiles are replaced between the two barriers, the transposed ones after the second.
@@ -41,20 +45,31 @@ struct OnePassThroughRegisters : OnePass<config> {
     // Exponentials from S on, P until dV needs it, dS from dP on until dK needs it.
     static constexpr int exponents = 2 * pieces, p_first = exponents + 17,
                          p_past = halves == 1 ? 2 * dv_first - 2 : p_first + 16;
-    static constexpr int ds_first = halves == 1 ? p_past - 4 : first_barrier + 1,
-                         ds_past = ds_first + (halves == 1 ? 20 : 15), ds_apart = 14,
-                         lag = halves == 1 ? 2 : 1;
-    static_assert(ds_first + 2 * lag > first_barrier &&
-                  ds_past + (halves - 1) * ds_apart + 2 * lag <= second_barrier);
+    // dS is converted `lag` slots later, and written to LDS after the first barrier.
+    static constexpr bool wide = dq_tiles > 1;
+    static constexpr int ds_first = wide          ? p_first + 5
+                                    : halves == 1 ? p_past - 4
+                                                  : first_barrier + 1,
+                         ds_past = ds_first + (wide          ? 24
+                                               : halves == 1 ? 20
+                                                             : 15),
+                         ds_apart = 14, lag = halves == 1 ? 2 : 1, write_lag = wide ? 12 : 2 * lag;
+    static_assert(ds_first + write_lag > first_barrier &&
+                  ds_past + (halves - 1) * ds_apart + write_lag <= second_barrier);
+    // dQ is added while dK is multiplied and, if there are several tiles, in the next step until they are multiplied again.
+    static constexpr int late = wide ? dq_registers / 2 : 0, late_first = 10,
+                         adds_first = 2 * (wide ? dv_first + 4 : dk_first),
+                         adds_past = wide ? second_barrier - 1 : slots;
     static constexpr each_half<spread> after_ds(int items, int slots) {
         return Base::each(spread{items, ds_first + slots, ds_past + slots}, ds_apart);
     }
 
     Rows rows;
     Fragment fragments[ring];
+    char* late_destination;  // of the dQ whose last registers are being added
 
     KITTENS_DEVICE OnePassThroughRegisters(const BackwardArguments& arguments, shared_byte* lds)
-        : Base(arguments, lds), rows(lds) {}
+        : Base(arguments, lds), rows(lds, Base::shared_dq_key()) {}
 
     // The statistics of a step's queries, in memory from `first` on; `lane_at`: the first one of the lane.
     template <class Index>
@@ -83,7 +98,7 @@ struct OnePassThroughRegisters : OnePass<config> {
             }),
             work<after_ds(per_lane, 0)>([&](auto n) { this->make_ds(n); }),
             work<after_ds(8, lag)>([&](auto n) { this->convert_ds(n); }),
-            work<after_ds(per_lane, 2 * lag)>([&](auto n) {
+            work<after_ds(per_lane, write_lag)>([&](auto n) {
                 constexpr int half = n.value / per_lane, e = n.value % per_lane;
                 rows.template write_ds<half * 32 + Base::query_of(e)>(this->ds_operand[half][e / 8][e % 8]);
             }),
@@ -92,56 +107,82 @@ struct OnePassThroughRegisters : OnePass<config> {
             work<Base::each(spread{per_lane, exponents, exponents + 16}, 4 * pieces)>(
                 [&](auto n) { this->make_p(n); }),
             // The next step's rows: transposed, the initial values of dP, and row-major; then the loads of the rows after those.
-            work<spread{Rows::columns, 1, 16}>(
-                [&](auto n) { rows.loads.template commit_column<n.value>(rows.transposed_tile); }),
+            work<spread{Rows::columns, 1, 16}>([&](auto n) { rows.template commit_column<n.value>(); }),
             work<spread{halves * per_lane, 0, 16}>([&](auto n) { this->start_dp(n); }),
             work<in_slot{4}>([&](auto) { this->advance(this->next); }),
             work<in_slot{9}>([&](auto) { this->next_rows(); }),
             work<in_slot{2 * dq_first + 2}>([&](auto) { load_statistics(); }),
-            work<spread{Rows::rows, first_barrier + 2, first_barrier + 14}>(
-                [&](auto n) { rows.loads.template commit_row<n.value>(rows.row_major_tile); }),
-            work<in_slot{2 * dk_first - 4}>([&](auto) { this->use_dq_statistics(); }),
-            work<in_slot{2 * dk_first - 3}>([&](auto) {
+            work<spread{Rows::rows, first_barrier + 2, first_barrier + (wide ? 26 : 14)}>(
+                [&](auto n) { rows.template commit_row<n.value>(); }),
+            work<in_slot{adds_first - 4}>([&](auto) { this->use_dq_statistics(); }),
+            work<in_slot{adds_first - 3}>([&](auto) {
                 this->load_dq_statistics(statistics_in(this->now.statistics, this->dq_statistic_at / 4));
             }),
-            work<spread{dq_registers, 2 * dk_first, slots}>([&](auto n) { this->add_dq(n); }),
+            work<spread{dq_registers - late, adds_first, adds_past}>([&](auto n) { this->add_dq(n); }),
+            work<spread{late, late_first, 2 * dq_first - 2}>(
+                [&](auto n) { this->add_dq(index<dq_registers - late + n.value>{}, late_destination); }),
+            work<in_slot{2 * dq_first, late != 0}>([&](auto) { late_destination = this->dq_destination; }),
             work<spread{Rows::columns, second_barrier - 10, second_barrier - 2}>(
-                [&](auto n) { rows.loads.template transpose_column<n.value>(); }),
+                [&](auto n) { rows.template transpose_column<n.value>(); }),
             work<spread{Rows::rows, second_barrier - 1, second_barrier + 7}>(
-                [&](auto n) { rows.loads.template issue<n.value>(tiles.views[0]); }),
+                [&](auto n) { rows.template issue<n.value>(tiles.views); }),
             work<every_slot{0, slots, 1, true}>([](auto) {}));
     }
 
-    template <class CommitKeys>
-    KITTENS_DEVICE void loop(const CommitKeys& commit_keys) {
-        const int wave = wave_id(), lane = lane_id();
+    // Columns of 16 keys from `key` on, element by element.
+    KITTENS_DEVICE Fragment key_columns(int key, int column) const {
+        const int lane = lane_id();
+        Fragment operand;
+        for_each_index<8>([&](auto e) {
+            const uint32_t at = KeyTile::offset(key + lane / 32 * 8 + e.value, column + lane % 32);
+            operand[e.value] = lds_read<T>(lds + keys_at + at);
+        });
+        keep_in_accumulator(operand);
+        return operand;
+    }
+    template <class CommitKeys, class CommitValues>
+    KITTENS_DEVICE void loop(const CommitKeys& commit_keys, const CommitValues& commit_values) {
+        const int wave = wave_id();
         const auto issue = [&] {
-            for_each_index<Rows::rows>([&](auto n) { rows.loads.template issue<n.value>(tiles.views[0]); });
+            for_each_index<Rows::rows>([&](auto n) { rows.template issue<n.value>(tiles.views); });
         };
         this->begin_rows();
-        rows.loads.init_offsets(thread_id() % (config.threads() / 2), tiles.row_bytes[0],
-                                Rows::which(wave) ? arguments.value_dim : arguments.head_dim);
+        rows.init_offsets(wave, tiles.row_bytes[0],
+                          Rows::which(wave) ? arguments.value_dim : arguments.head_dim,
+                          tiles.row_bytes[Base::streams() - 1], arguments.value_dim);
         issue();
         this->load_bounds();
         commit_keys();
+        if constexpr (together) commit_values();
         barrier();
-        this->template read_keys<keys_at, values_at>(wave, lane);
-        for_each_index<key_steps>([&](auto n) {
-            for_each_index<8>([&](auto e) {
-                const uint32_t at =
-                    KeyTile::offset(n.value * 16 + lane / 32 * 8 + e.value, Base::dq_column() + lane % 32);
-                k_transposed[n.value][e.value] = lds_read<T>(lds + keys_at + at);
-            });
-            keep_in_accumulator(k_transposed[n.value]);
+        this->template read_keys<KeyTile>(this->k, keys_at);
+        if constexpr (together) this->template read_keys<ValueTile>(this->v, values_at);
+        for_each_index<key_steps>(
+            [&](auto n) { k_transposed[n.value] = key_columns(n.value * 16, Base::dq_column()); });
+        for_each_index<shared_key_steps>([&](auto n) {
+            k_transposed[key_steps + n.value] =
+                key_columns(Base::shared_dq_key() + n.value * 16, Base::shared_dq_column());
         });
         barrier();
+        if constexpr (!together) {
+            commit_values();
+            barrier();
+            this->template read_keys<ValueTile>(this->v, values_at);
+            barrier();
+        }
 
         // Before the first step there is no dS, and nothing to add.
         rows.clear_ds();
         for (int tile = 0; tile < dq_tiles; ++tile) this->dq_delta[tile] = this->dq_norm[tile] = 0;
-        for_each_index<Rows::rows>(
-            [&](auto n) { rows.loads.template commit_row<n.value>(rows.row_major_tile); });
-        for_each_index<Rows::columns>([&](auto n) { rows.loads.template transpose_column<n.value>(); });
+        if constexpr (late) {
+            late_destination = this->dq_destination;
+            for (int tile = 0; tile < dq_tiles; ++tile) {
+                this->dq[tile] = typename Base::Accumulator{};
+                this->dq_factor[tile] = 0;
+            }
+        }
+        for_each_index<Rows::rows>([&](auto n) { rows.template commit_row<n.value>(); });
+        for_each_index<Rows::columns>([&](auto n) { rows.template transpose_column<n.value>(); });
         load_statistics();
         this->next_rows();
         issue();
@@ -150,6 +191,8 @@ struct OnePassThroughRegisters : OnePass<config> {
         barrier();
         for_each_index<ahead>([&](auto n) { fragments[n.value] = this->template read<n.value>(rows); });
         this->template for_each_step<2>([&] { compute(); });
+        for_each_index<late>(
+            [&](auto n) { this->add_dq(index<dq_registers - late + n.value>{}, late_destination); });
         this->use_dq_statistics();
         for_each_index<2 * dv_first, 2 * dq_first>([&](auto slot) {
             this->template multiply<slot.value>(this->template read<slot.value / 2>(rows));
@@ -158,7 +201,7 @@ struct OnePassThroughRegisters : OnePass<config> {
     }
 
     KITTENS_DEVICE void run() {
-        Base::template run<keys_at, values_at>([&](const auto& commit_keys) { loop(commit_keys); });
+        Base::template run<keys_at, values_at>([&](const auto&... commits) { loop(commits...); });
     }
 };
 

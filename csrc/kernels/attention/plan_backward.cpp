@@ -63,10 +63,10 @@ struct KeyClocks {
     int64_t start, step, share;
 };
 KeyClocks clocks_of(int target, const BackwardConfig& config) {
-    const bool small = config.head_dim <= 64;
-    if (target == 942) return small ? KeyClocks{17600, 3420, 5400} : KeyClocks{19900, 2900, 13000};
-    if (config.head_dim > 128) return {20000, 2000, 20000};
-    return small ? KeyClocks{15000, 2580, 5400} : KeyClocks{17000, 3690, 13000};
+    const bool gfx942 = target == 942;
+    if (config.head_dim <= 64) return gfx942 ? KeyClocks{17600, 3420, 5400} : KeyClocks{15000, 2580, 5400};
+    if (config.head_dim <= 128) return gfx942 ? KeyClocks{19900, 2900, 13000} : KeyClocks{17000, 3690, 13000};
+    return gfx942 ? KeyClocks{25700, 4050, 16300} : KeyClocks{24800, 2540, 16300};
 }
 
 int64_t splits_of_group(const Problem& p, int64_t heads) { return divide_up(group_of(p), heads); }
