@@ -219,6 +219,8 @@ def _attention_backward(problem: Problem, target: str) -> Iterator[Candidate]:
     e = problem.extents
     if e["N"] != e["L"]:
         raise Unavailable("AITER's attention backward is launched here with as many keys as queries")
+    if e["D"] != e["V"]:
+        raise Unavailable("AITER's attention backward is launched here with heads of one size")
     stem = f"{target}/fmha_v3_bwd/bwd_hd{e['D']}_bf16{'_causal' * problem.causal}"
     suffixes = ("_psskddv", "_pssk", "") if e["N"] % 64 == 0 else ("_psskddv", "_pssk")
     names = []

@@ -16,6 +16,7 @@ from ._tables import DEVICES
 _FIRST = dict.fromkeys(DEVICES, (1024,))
 _TWO = {"MI300X": (1024, 2048), "MI355X": (1024, 2048)}
 _THREE = _TWO | {"MI355X": (1024, 2048, 4096)}
+_OF_DEEPSEEK = "B1H128N{N}D192V128:causal"
 
 
 def _tables(
@@ -142,6 +143,7 @@ BENCHMARKS = (
             *_tables("Attention, 64 query and 8 key heads of 128, batch 16", "H64K8N{N}D128",
                      {"MI300X": (1024,), "MI355X": (1024,)}, ("aiter",)),
             *_tables("Attention, 16 heads of 64, batch 16", "H16N{N}D64", _TWO, ()),
+            Table("Attention, 128 heads of 192 and 128 (DeepSeek-V3), causal", _OF_DEEPSEEK, _TWO, {}),
         ),
         **_SYNTAX,
     ),
@@ -157,6 +159,7 @@ BENCHMARKS = (
             *_tables("Attention backward, 16 heads of 128, batch 16", "H16N{N}D128", _FIRST, ("aiter",)),
             *_tables("Attention backward, 64 query and 8 key heads of 128, batch 16", "H64K8N{N}D128",
                      {"MI355X": (1024,)}, ("aiter",)),
+            Table("Attention backward, 128 heads of 192 and 128 (DeepSeek-V3), causal", _OF_DEEPSEEK, _TWO, {}),
         ),
         **_SYNTAX,
     ),

@@ -45,23 +45,26 @@ struct OnePassThroughRegisters : OnePass<config> {
     // Exponentials from S on, P until dV needs it, dS from dP on until dK needs it.
     static constexpr int exponents = 2 * pieces, p_first = exponents + 17,
                          p_past = halves == 1 ? 2 * dv_first - 2 : p_first + 16;
-    // dS is converted `lag` slots later, and written to LDS after the first barrier.
+    // With several tiles of dQ per wave, dS is computed while P is converted. It is converted `lag` slots later, and written to LDS
+    // `write_lag` slots later, after the first barrier.
     static constexpr bool wide = dq_tiles > 1;
-    static constexpr int ds_first = wide          ? p_first + 5
-                                    : halves == 1 ? p_past - 4
-                                                  : first_barrier + 1,
-                         ds_past = ds_first + (wide          ? 24
-                                               : halves == 1 ? 20
-                                                             : 15),
-                         ds_apart = 14, lag = halves == 1 ? 2 : 1, write_lag = wide ? 12 : 2 * lag;
-    static_assert(ds_first + write_lag > first_barrier &&
-                  ds_past + (halves - 1) * ds_apart + write_lag <= second_barrier);
+    struct DsSlots {
+        int first, count, lag, write_lag;
+    };
+    static constexpr DsSlots ds_slots = wide          ? DsSlots{p_first + 5, 24, 2, 12}
+                                        : halves == 1 ? DsSlots{p_past - 4, 20, 2, 4}
+                                                      : DsSlots{first_barrier + 1, 15, 1, 2};
+    static constexpr int ds_apart = 14;
+    static_assert(ds_slots.first + ds_slots.write_lag > first_barrier &&
+                  ds_slots.first + ds_slots.count + (halves - 1) * ds_apart + ds_slots.write_lag <=
+                      second_barrier);
     // dQ is added while dK is multiplied and, if there are several tiles, in the next step until they are multiplied again.
     static constexpr int late = wide ? dq_registers / 2 : 0, late_first = 10,
                          adds_first = 2 * (wide ? dv_first + 4 : dk_first),
                          adds_past = wide ? second_barrier - 1 : slots;
     static constexpr each_half<spread> after_ds(int items, int slots) {
-        return Base::each(spread{items, ds_first + slots, ds_past + slots}, ds_apart);
+        return Base::each(spread{items, ds_slots.first + slots, ds_slots.first + ds_slots.count + slots},
+                          ds_apart);
     }
 
     Rows rows;
@@ -97,8 +100,8 @@ struct OnePassThroughRegisters : OnePass<config> {
                 fragments[to % ring] = this->template read<to % products>(rows);
             }),
             work<after_ds(per_lane, 0)>([&](auto n) { this->make_ds(n); }),
-            work<after_ds(8, lag)>([&](auto n) { this->convert_ds(n); }),
-            work<after_ds(per_lane, write_lag)>([&](auto n) {
+            work<after_ds(8, ds_slots.lag)>([&](auto n) { this->convert_ds(n); }),
+            work<after_ds(per_lane, ds_slots.write_lag)>([&](auto n) {
                 constexpr int half = n.value / per_lane, e = n.value % per_lane;
                 rows.template write_ds<half * 32 + Base::query_of(e)>(this->ds_operand[half][e / 8][e % 8]);
             }),

@@ -16,10 +16,10 @@ struct QueriesThroughRegisters {
     using DsTile = st<T, queries, keys, Access::rows>;
     using Loads = block_to_shared_both_ways<RowMajor, Transposed, 8, tile_key>;
     using RestLoads = block_to_shared_both_ways<RowMajor, Transposed, 2, tile_key>;
+    // rest_at: the first column of dO that is left.
     static constexpr int row_blocks = queries / Loads::rows, columns_per_wave = wave_lanes / row_blocks * 8,
                          waves_of_q = head_dim / columns_per_wave,
-                         rest_at =
-                             (waves - waves_of_q) * columns_per_wave;  // the first column of dO that is left
+                         rest_at = (waves - waves_of_q) * columns_per_wave;
     static constexpr bool has_rest = rest_at < value_dim;
     static_assert(waves_of_q * columns_per_wave == head_dim);
     static_assert(!has_rest || (value_dim - rest_at == 64 && row_blocks == 2 * waves));
