@@ -78,4 +78,14 @@ def section(rows: Rows) -> str:
         "without a copy.\nOn gfx942, the interleaved schedule is used when there is a large tile for every compute unit. "
         "`hipkittens.flash_attn` pads other sizes up to 256 with zeros, as flash-attn does.\n"
     )  # fmt: skip
+    narrower = {
+        (int(row["head_dim"]), int(row["value_dim"]))
+        for row in itertools.chain.from_iterable(rows.values())
+        if row["kind"] in ("forward", "backward") and int(row["value_dim"]) < int(row["head_dim"])
+    }
+    for size, value_size in sorted(narrower):
+        text += (
+            f"Kernels of size {size} are for V with up to {value_size} elements per head; with a longer V, q and k of that size "
+            "run through the next larger one.\n"
+        )
     return text
