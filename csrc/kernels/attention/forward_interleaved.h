@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "forward_wave.h"
+#include "ring_offset.h"
 #include "staged_queries.h"
 
 namespace hipkittens::attention {
@@ -10,7 +11,7 @@ namespace hipkittens::attention {
 // while it computes the exponentials of chunk c and reads the keys of chunk c + 2 and the values of chunk c from LDS. Nothing
 // in a chunk depends on anything else in it, so matrix cores, vector units and LDS work at the same time, whatever the other
 // wave of the SIMD does. There is one barrier per tile of keys. Two waves share a SIMD: either of one workgroup of eight, or of
-// two workgroups of four that never wait for each other.
+// two workgroups of four that never wait for each other, if LDS has room for both.
 template <ForwardConfig config>
 struct InterleavedForward : ForwardWave<config> {
     using Wave = ForwardWave<config>;
@@ -18,35 +19,42 @@ struct InterleavedForward : ForwardWave<config> {
         typename Wave::ValueTile;
     using Wave::all, Wave::arguments, Wave::direct, Wave::keys, Wave::output, Wave::own, Wave::query,
         Wave::weights;
-    static_assert(!config.dropout && config.head_dim == config.value_dim, "the simple schedule has these");
+    static_assert(!config.dropout, "the simple schedule has it");
     // Tiles in LDS: those being read, and those in flight. At the barrier of tile t, loads are issued for the keys of tile t + 2
     // and the values of tile t + 2. Through registers, values are committed to LDS one barrier later: t + 1.
     static constexpr int key_tiles = 2, value_tiles = direct ? 3 : 2;
     static constexpr int key_bytes = key_tiles * KeyTile::bytes, value_bytes = value_tiles * ValueTile::bytes;
     // Queries also pass through LDS, in the space later used by values.
-    using Staged = StagedQueries<T, config.waves, config.head_dim>;
+    using Staged = StagedQueries<T, config.waves, tile_width(config.head_dim)>;
     static constexpr int query_offset = key_bytes + ValueTile::bytes,
                          query_end = Wave::queries_through_lds ? query_offset + Staged::bytes : 0;
     static constexpr int lds_bytes =
         query_end > key_bytes + value_bytes ? query_end : key_bytes + value_bytes;
-    static_assert(lds_bytes * (8 / config.waves) <= target.lds_bytes, "two waves on each SIMD");
+    static_assert(lds_bytes <= target.lds_bytes);
 
     static constexpr int chunk = 32;
     static_assert(keys == 2 * chunk, "a tile is two chunks");
-    // Matrix steps of a chunk: over head_dim for S; for O, over keys with head_dim as the inner loop.
-    static constexpr int steps = config.head_dim / 16, columns = config.head_dim / 32;
+    // Matrix steps of a chunk: over head_dim for S; for O, over keys with value_dim as the inner loop.
+    static constexpr int qk_steps = config.head_dim / 16, pv_steps = config.value_dim / 16,
+                         columns = config.value_dim / 32;
     static constexpr int pairs = 8;  // of a lane's scores in a chunk
+    // There is a fragment register for each of the next pv_steps steps: where a step has used its fragment, that of the step
+    // so many steps later is read. From chunk to chunk they shift by `extra` registers.
+    static constexpr int extra = qk_steps - pv_steps;
+    static_assert(extra >= 0 && 2 * extra % pv_steps == 0, "a tile ends as it began");
+    static constexpr int fragment_of(int half, int step) { return (half * extra + step) % pv_steps; }
 
     // Slots of the loop, whose body is one tile: for each half, the PV steps followed by the QK^T steps. The barrier is
     // placed where LDS reads of the previous tile have had time to complete.
-    static constexpr int slots = 4 * steps, barrier_step = steps / 4, barrier_slot = steps + barrier_step;
+    static constexpr int half_slots = pv_steps + qk_steps, slots = 2 * half_slots,
+                         barrier_step = extra + pv_steps / 4, barrier_slot = pv_steps + barrier_step;
     static constexpr int key_loads_per_tile = Keys::Loads::loads_per_wave,
                          value_loads_per_tile = Values::Loads::loads_per_wave,
                          refill_items = direct ? key_loads_per_tile + value_loads_per_tile : 4;
-    static constexpr spread refill_slots{refill_items, barrier_slot + 1, 3 * steps};
+    static constexpr spread refill_slots{refill_items, barrier_slot + 1, half_slots + pv_steps};
     // Keys are needed from the second half of the previous tile on, values from the barrier of their own tile on.
     static constexpr load_pipeline<2> loads{slots,
-                                            {{barrier_slot + 1, -2 * steps, 2, key_loads_per_tile},
+                                            {{barrier_slot + 1, -half_slots, 2, key_loads_per_tile},
                                              {barrier_slot + 1, barrier_slot + 1, 2, value_loads_per_tile}}};
     static constexpr int loads_in_flight = direct ? loads.in_flight(barrier_slot, slots) : any_vector_memory;
 
@@ -54,18 +62,6 @@ struct InterleavedForward : ForwardWave<config> {
     using Probabilities = typename Wave::template Probabilities<chunk>;
     using Fragment = typename Keys::Reader::Fragment;
     using Pair = vec<float, 2>;
-
-    // The offset in a ring of LDS tiles.
-    template <class Tile, int tiles>
-    struct RingOffset {
-        uint32_t value = 0;
-        // Returns the number of bytes it moves by, modulo 2^32.
-        KITTENS_DEVICE uint32_t advance() {
-            const uint32_t before = value;
-            value = value == (tiles - 1) * Tile::bytes ? 0 : value + Tile::bytes;
-            return value - before;
-        }
-    };
 
     shared_byte* lds;
     RingOffset<KeyTile, key_tiles> key_read, key_fill;
@@ -77,7 +73,7 @@ struct InterleavedForward : ForwardWave<config> {
     buffer view;  // of the loads that are being issued
     typename Keys::Reader key_reader;
     typename Values::Reader value_reader;
-    Fragment fragments[steps];  // of keys, then of values, which reuse the same registers
+    Fragment fragments[pv_steps];  // of keys and of values
     Scores s[2];
     Probabilities p[2];
     Pair exponentials, previous_exponentials;  // of a pair of scores
@@ -93,27 +89,28 @@ struct InterleavedForward : ForwardWave<config> {
     KITTENS_DEVICE KeyTile key_tile(uint32_t offset) const { return {lds + offset}; }
     KITTENS_DEVICE ValueTile value_tile(uint32_t offset) const { return {lds + key_bytes + offset}; }
 
-    // Chunk `half` of the tile that the reader is at.
-    template <int half, int step>
+    // Chunk `half` of the tile that the reader is at, for a step in half `of_step` of the loop.
+    template <int half, int of_step, int step>
     KITTENS_DEVICE void read_keys() {
-        fragments[step] = key_reader.template read<half * chunk, step * 16>();
+        fragments[fragment_of(of_step, step)] = key_reader.template read<half * chunk, step * 16>();
     }
-    template <int half, int step>
+    template <int half, int of_step, int step>
     KITTENS_DEVICE void read_values() {
-        fragments[step] =
+        fragments[fragment_of(of_step, step)] =
             Values::template fragment<half * chunk + step / columns * 16, step % columns * 32>(value_reader);
     }
-    template <int step>
+    template <int half, int step>
     KITTENS_DEVICE void mma_qk(Scores& scores) {
         using Accumulator = typename Scores::fragment;
-        scores.tiles[0][0] =
-            multiply_base<row_l, rt_32x32>(query[step / 2].tiles[0][step % 2], fragments[step],
-                                           step == 0 ? Accumulator{} : scores.tiles[0][0]);
+        scores.tiles[0][0] = multiply_base<row_l, rt_32x32>(query[step / 2].tiles[0][step % 2],
+                                                            fragments[fragment_of(half, step)],
+                                                            step == 0 ? Accumulator{} : scores.tiles[0][0]);
     }
-    template <int step>
+    template <int half, int step>
     KITTENS_DEVICE void mma_pv(const Probabilities& probabilities) {
         auto& o = output.tiles[0][step % columns];
-        o = multiply_base<row_l, rt_32x32>(probabilities.tiles[0][step / columns], fragments[step], o);
+        o = multiply_base<row_l, rt_32x32>(probabilities.tiles[0][step / columns],
+                                           fragments[fragment_of(half, step)], o);
     }
     template <int pair>
     KITTENS_DEVICE static void convert_pair(Probabilities& destination, Pair values) {
@@ -173,28 +170,32 @@ struct InterleavedForward : ForwardWave<config> {
     // Chunk `half` of the tile at `key`. `first`: there is no previous chunk; `last`: there is no next chunk.
     template <int half, bool first, bool last>
     KITTENS_DEVICE void attend(int key) {
-        constexpr int pv_begin = half * 2 * steps, qk_begin = pv_begin + steps, qk_end = qk_begin + steps;
+        constexpr int pv_begin = half * half_slots, qk_begin = pv_begin + pv_steps,
+                      qk_end = qk_begin + qk_steps;
         constexpr int begin = first ? qk_begin : pv_begin, end = last ? qk_begin : qk_end;
         constexpr every_slot pv{pv_begin, qk_begin}, qk{qk_begin, qk_end}, fences{begin, end, 1, true};
         constexpr in_slot barrier{barrier_slot};
         // The matrix core delivers S some time after its last step.
         constexpr spread softmax_steps{2 * pairs, begin + 1, end};
-        constexpr every_slot key_reads{pv_begin, last ? pv_begin : qk_begin};
+        constexpr every_slot key_reads{pv_begin, last ? pv_begin : qk_begin + extra};
         // Values replace keys in registers, each fragment after the QK^T step that used it; in the first half of a tile
         // not before the barrier, which delays the first `delayed` of them.
-        constexpr int values_begin = last ? pv_begin : qk_begin, delayed = half == 0 ? barrier_step + 1 : 0;
-        constexpr every_slot value_reads{values_begin + delayed, values_begin + steps},
+        constexpr int values_begin = last ? pv_begin : qk_begin + extra, values_used = last ? half : half + 1,
+                      delayed = half == 0 ? pv_steps / 4 + 1 : 0;
+        constexpr every_slot value_reads{values_begin + delayed, values_begin + pv_steps},
             delayed_value_reads{values_begin + delayed, values_begin + 2 * delayed};
         Pair sum = {};
         if constexpr (half == 1 && !last) key_reader.move(key_read.advance());
         interleave<begin, end>(
-            work<pv>([&](auto n) KITTENS_INLINE { mma_pv<n.value>(p[1 - half]); }),
-            work<qk>([&](auto n) KITTENS_INLINE { mma_qk<n.value>(s[1 - half]); }),
+            work<pv>([&](auto n) KITTENS_INLINE { mma_pv<half, n.value>(p[1 - half]); }),
+            work<qk>([&](auto n) KITTENS_INLINE { mma_qk<half, n.value>(s[1 - half]); }),
             work<barrier>([&](auto) KITTENS_INLINE { wait_and_barrier(); }),
             work<softmax_steps>([&](auto n) KITTENS_INLINE { softmax_step<n.value>(s[half], p[half], sum); }),
-            work<key_reads>([&](auto n) KITTENS_INLINE { read_keys<1 - half, n.value>(); }),
-            work<value_reads>([&](auto n) KITTENS_INLINE { read_values<half, delayed + n.value>(); }),
-            work<delayed_value_reads>([&](auto n) KITTENS_INLINE { read_values<half, n.value>(); }),
+            work<key_reads>([&](auto n) KITTENS_INLINE { read_keys<1 - half, half, n.value>(); }),
+            work<value_reads>([&](auto n)
+                                  KITTENS_INLINE { read_values<half, values_used, delayed + n.value>(); }),
+            work<delayed_value_reads>([&](auto n)
+                                          KITTENS_INLINE { read_values<half, values_used, n.value>(); }),
             work<refill_slots>([&](auto n) KITTENS_INLINE { refill<n.value>(); }),
             work<fences>([](auto) KITTENS_INLINE {}));
         softmax_step<2 * pairs>(s[half], p[half], sum);
@@ -234,7 +235,7 @@ struct InterleavedForward : ForwardWave<config> {
                     attend<0, false, false>(key);
                 }
                 attend<1, false, true>(key + chunk);
-                for_each_index<steps>([&](auto at) KITTENS_INLINE { mma_pv<at.value>(p[1]); });
+                for_each_index<pv_steps>([&](auto at) KITTENS_INLINE { mma_pv<1, at.value>(p[1]); });
             }
             // This wave still helps to load them.
             for (; left > 0; --left) {
@@ -282,10 +283,15 @@ struct InterleavedForward : ForwardWave<config> {
     }
     // The scores of chunk 0, and the keys of chunk 1.
     KITTENS_DEVICE void start(int key) {
-        for_each_index<steps>([&](auto at) KITTENS_INLINE { read_keys<0, at.value>(); });
-        for_each_index<steps>([&](auto at) KITTENS_INLINE {
-            mma_qk<at.value>(s[0]);
-            read_keys<1, at.value>();
+        // As in the second half of a tile before.
+        for_each_index<pv_steps>([&](auto at) KITTENS_INLINE { read_keys<0, 1, at.value>(); });
+        for_each_index<qk_steps>([&](auto at) KITTENS_INLINE {
+            mma_qk<1, at.value>(s[0]);
+            constexpr int next = at.value + pv_steps;
+            if constexpr (next < qk_steps)
+                read_keys<0, 1, next>();
+            else
+                read_keys<1, 0, next - qk_steps>();
         });
         mask_scores(s[0], key);
     }

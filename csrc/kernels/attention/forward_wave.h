@@ -33,8 +33,9 @@ struct ForwardWave {
     using RowWeights = choose<pointwise, SiluWeights, OnlineSoftmax>;
     static_assert(plain || !(grouped || config.dropout),
                   "a tile has one slope; dropped scores have no terms");
+    // If they fit beside the first tiles of keys and values.
     static constexpr bool queries_through_lds =
-        direct && config.schedule == Schedule::interleaved && !grouped;
+        direct && config.schedule == Schedule::interleaved && !grouped && head_dim == value_dim;
 
     static constexpr int pieces = head_dim / Keys::step;
     using Query = rt<T, queries, Keys::step, row_l, rt_32x16>;
