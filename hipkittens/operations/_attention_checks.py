@@ -108,6 +108,9 @@ def _representative() -> Iterator[Trial]:
         title = f"attention N384 H4 Hkv2 D192 {name} Dv128 sinks"
         call = partial(_run, DTYPES[name], (1, 384, 4, 2, 192), True, value_size=128, with_sinks=True)
         yield Trial(title, call)
+        # A large tile for every compute unit.
+        call = partial(_run, DTYPES[name], (1, 512, 152, 8, 192), False, value_size=128)
+        yield Trial(f"attention N512 H152 Hkv8 D192 {name} Dv128", call)
 
 
 def _every_kernel() -> Iterator[Trial]:
@@ -131,6 +134,8 @@ def _every_kernel() -> Iterator[Trial]:
             _run, DTYPES[name], (1, 70, 2, 1, 192), True, causal=True, value_size=128, with_sinks=True
         )
         yield Trial(f"attention 1x70x2x192 {name} Dv128 sinks", call)
+        call = partial(_run, DTYPES[name], (40, 130, 8, 8, 192), False, causal=True, value_size=128)
+        yield Trial(f"attention 40x130x8x192 {name} Dv128", call)
 
 
 def _in_torch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = True) -> torch.Tensor:
