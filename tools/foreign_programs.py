@@ -82,7 +82,8 @@ CLIENTS = (
     ),
     Client(
         "vLLM's layers, with the batches of its tests of attention, on hipkittens",
-        ("test_vllm_attention.py", "test_vllm_layers.py", "test_vllm_experts.py"), ("vllm",), "vllm_packages",
+        ("test_vllm_attention.py", "test_vllm_layers.py", "test_vllm_linear.py", "test_vllm_experts.py"),
+        ("vllm", "compressed-tensors"), "vllm_packages",
     ),
     Client("TorchTitan's debug models of experts, on hipkittens", ("test_torchtitan.py",), ("torchtitan",), "torchtitan_packages"),
     Client("Megatron Core's layers, on hipkittens", ("test_megatron.py",), ("megatron-core",), "megatron_packages"),

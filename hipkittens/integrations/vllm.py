@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""vLLM's attention, experts, RMSNorm and RotaryEmbedding on hipkittens, as a general plugin of vLLM named hipkittens:
+"""vLLM's attention, experts, linear layers, RMSNorm and RotaryEmbedding on hipkittens, as a general plugin of vLLM named hipkittens:
 
     VLLM_PLUGINS=hipkittens vllm serve MODEL --attention-backend CUSTOM \\
-        --compilation-config '{"custom_ops": ["+rms_norm", "+rotary_embedding", "+unquantized_fused_moe", "+fp8_fused_moe", "+mxfp4_fused_moe"]}'
+        --compilation-config '{"custom_ops": ["+rms_norm", "+rotary_embedding", "+unquantized_fused_moe", "+fp8_fused_moe", "+mxfp4_fused_moe",
+                                               "+fp8_linear", "+int8_linear", "+mxfp4_linear", "+mxfp8_linear"]}'
 
 vLLM runs every installed general plugin unless VLLM_PLUGINS lists some. This one does nothing unless it is listed there: installing the
 package does not change vLLM. Programs may call `register` themselves instead. vLLM calls custom operators only where they are enabled, as
 above.
 
 The attention backend, from `vllm_attention`, is registered as AttentionBackendEnum.CUSTOM unless another plugin has registered one, and is
-used where vLLM is told to use CUSTOM. Experts are those of `vllm_experts` and `vllm_scaled_experts`. Under VLLM_BATCH_INVARIANT
+used where vLLM is told to use CUSTOM. Experts are those of `vllm_experts` and `vllm_scaled_experts`, linear layers those of `vllm_linear`:
+those that are quantized. Under VLLM_BATCH_INVARIANT
 `hipkittens.set_batch_invariant` is on. The functions with which vLLM's Qwen3-Next decodes are in `vllm_delta_rule`.
 
 Written against vLLM 0.33.0, whose own classes run with it in the simulator (tests/oracles/test_vllm_layers.py). **It has never run in a
@@ -33,7 +35,7 @@ def plugin() -> None:
     """Entry point that vLLM calls in each of its processes: `register`, if VLLM_PLUGINS lists hipkittens."""
     if "hipkittens" in [name.strip() for name in os.environ.get("VLLM_PLUGINS", "").split(",")]:
         log.info(
-            "vLLM's CUSTOM attention, RMSNorm, RotaryEmbedding and experts are hipkittens', which have not run in a vLLM server"
+            "vLLM's CUSTOM attention, RMSNorm, RotaryEmbedding, experts and linear layers are hipkittens', which have not run in a vLLM server"
         )
         register()
 
@@ -87,10 +89,12 @@ def register() -> None:
     # register_oot names operators by their classes; "+rms_norm" and "+rotary_embedding" are to enable ours, like vLLM's.
     HipKittensRMSNorm.name, HipKittensRotaryEmbedding.name = RMSNorm.name, RotaryEmbedding.name
     from .vllm_experts import register as register_experts
+    from .vllm_linear import register as register_linear
     from .vllm_scaled_experts import register as register_scaled_experts
 
     register_experts()
     register_scaled_experts()
+    register_linear()
     _registered = True
 
 

@@ -23,7 +23,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
-from vllm.config import get_current_vllm_config
 from vllm.model_executor.layers.fused_moe.activation import MoEActivation
 from vllm.model_executor.layers.fused_moe.modular_kernel import FusedMoEActivationFormat
 from vllm.model_executor.layers.fused_moe.oracle import fp8, mxfp4
@@ -39,11 +38,14 @@ from vllm.model_executor.layers.quantization.utils.quant_utils import (
     kMxfp8Dynamic,
 )
 from vllm.model_executor.utils import replace_parameter
+from vllm.platforms import current_platform
 
 from .._panels import panels_of_rows
 from ..activation import SWIGLU_ALPHA, SWIGLU_LIMIT
 from ..preshuffle import preshuffle
 from ..scaled_gemm import shuffled
+from ._vllm_switches import is_enabled
+from ._vllm_targets import has_scaled_instructions
 from .vllm_experts import HipKittensExperts
 
 _FP8 = (
@@ -135,8 +137,12 @@ class HipKittensMxfp4RowsExperts(HipKittensMxfp4Experts):
 
     activation_key, rows = kMxfp4Dynamic, "1x32"
 
+    @staticmethod
+    def _supports_current_device() -> bool:
+        return has_scaled_instructions(current_platform.get_device_capability())
 
-class HipKittensMxfp8RowsExperts(HipKittensMxfp4Experts):
+
+class HipKittensMxfp8RowsExperts(HipKittensMxfp4RowsExperts):
     """Activations are quantized to MXFP8, on gfx950."""
 
     activation_key, rows = kMxfp8Dynamic, "mxfp8"
@@ -145,14 +151,6 @@ class HipKittensMxfp8RowsExperts(HipKittensMxfp4Experts):
 def _apart(tensor: torch.Tensor) -> torch.Tensor:
     """Rows 0, 2, .. before rows 1, 3, .."""
     return torch.cat((tensor[:, ::2], tensor[:, 1::2]), 1)
-
-
-def _is_enabled(name: str) -> bool:
-    """Whether custom_ops enable it, like vLLM's own operators; counted like these, since vLLM warns of names that nothing has used."""
-    options = get_current_vllm_config().compilation_config
-    is_enabled = options.is_custom_op_enabled(name)
-    (options.enabled_custom_ops if is_enabled else options.disabled_custom_ops).update([name])
-    return is_enabled
 
 
 def _takes(kind: type[HipKittensExperts], config: Any, weight_key: Any, activation_key: Any) -> bool:
@@ -169,7 +167,7 @@ def _select_fp8(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def select(config: Any, weight_key: Any, activation_key: Any, *others: Any, **more: Any) -> Any:
         if (
             config.moe_backend in ("auto", "triton")
-            and _is_enabled("fp8_fused_moe")
+            and is_enabled("fp8_fused_moe")
             and _takes(HipKittensFp8Experts, config, weight_key, activation_key)
         ):
             return fp8.Fp8MoeBackend.TRITON, HipKittensFp8Experts
@@ -183,7 +181,7 @@ def _select_mxfp4(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(theirs)
     def select(config: Any, activation_key: Any = None) -> Any:
-        if config.moe_backend in ("auto", "emulation") and _is_enabled("mxfp4_fused_moe"):
+        if config.moe_backend in ("auto", "emulation") and is_enabled("mxfp4_fused_moe"):
             # The user's may differ from the checkpoint's.
             wanted = mxfp4._resolve_activation_key(activation_key)
             for kind in kinds:

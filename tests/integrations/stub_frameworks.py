@@ -179,11 +179,12 @@ def vllm(monkeypatch):
             return turn(query), None if key is None else turn(key)
 
     # They have seen another test's stubs.
-    for name in ("vllm_experts", "vllm_scaled_experts"):
+    for name in ("_vllm_switches", "vllm_experts", "vllm_linear", "vllm_scaled_experts"):
         monkeypatch.delitem(sys.modules, f"hipkittens.integrations.{name}", raising=False)
     vllm_attention(monkeypatch)
     vllm_experts(monkeypatch, CustomOp)
     vllm_scaled_experts(monkeypatch)
+    vllm_linear(monkeypatch)
     install(
         monkeypatch,
         module("vllm.model_executor.custom_op", CustomOp=CustomOp),
@@ -262,7 +263,9 @@ def vllm_experts(monkeypatch, custom_op):
 
         @staticmethod
         def is_supported_config(cls, moe_config, weight_key=None, activation_key=None, *others):
-            supported = cls._supports_quant_scheme(weight_key, activation_key)
+            supported = cls._supports_current_device() and cls._supports_quant_scheme(
+                weight_key, activation_key
+            )
             return supported and cls._supports_activation(moe_config.activation), None
 
     class UnquantizedFusedMoEMethod(custom_op):
@@ -279,7 +282,10 @@ def vllm_experts(monkeypatch, custom_op):
 
     install(
         monkeypatch,
-        module("vllm.platforms", current_platform=types.SimpleNamespace(get_device_capability=lambda: None)),
+        module(
+            "vllm.platforms",
+            current_platform=types.SimpleNamespace(get_device_capability=lambda: None, _enum="ROCM"),
+        ),
         module(f"{package}.activation", MoEActivation=activations),
         module(
             f"{package}.modular_kernel",
@@ -337,6 +343,49 @@ def vllm_scaled_experts(monkeypatch):
         module("vllm.model_executor.utils", replace_parameter=replace_parameter),
     )
     return options
+
+
+def vllm_linear(monkeypatch):
+    """Base classes that call what a kernel implements, and empty lists of kernels. Returns the module with the lists."""
+    package = "vllm.model_executor.kernels.linear"
+
+    class Kernel:
+        def __init__(self, config, layer_param_names=()):
+            assert self.can_implement(config)[0] and self.is_supported()[0]
+            self.config, self.layer_param_names = config, layer_param_names
+
+        def process_weights_after_loading(self, layer):
+            pass
+
+        def _get_layer_params(self, layer):
+            return tuple(getattr(layer, name, None) for name in self.layer_param_names)
+
+    class BlockKernel(Kernel):
+        def _get_layer_params(self, layer):
+            return types.SimpleNamespace(
+                block_scale=layer.weight_scale_inv, block_scale_attr="weight_scale_inv"
+            )
+
+    lists = {f"_POSSIBLE_{kind}_KERNELS": {} for kind in ("FP8", "FP8_BLOCK", "INT8", "MXFP4", "MXFP8")}
+    made = module(
+        package, __path__=[], FP8ScaledMMLinearKernel=Kernel, Int8ScaledMMLinearKernel=Kernel, **lists
+    )
+    install(
+        monkeypatch,
+        made,
+        module(f"{package}.mxfp4.base", MxFp4LinearKernel=type("MxFp4LinearKernel", (Kernel,), {})),
+        module(
+            f"{package}.mxfp8.Mxfp8LinearKernel", Mxfp8LinearKernel=type("Mxfp8LinearKernel", (Kernel,), {})
+        ),
+        module(f"{package}.scaled_mm.BlockScaledMMLinearKernel", Fp8BlockScaledMMLinearKernel=BlockKernel),
+        module(
+            "vllm.model_executor.layers.quantization.utils.w8a8_utils",
+            convert_to_channelwise=lambda scale, widths: scale.repeat_interleave(torch.tensor(widths))[
+                :, None
+            ],
+        ),
+    )
+    return made
 
 
 def sglang(monkeypatch):

@@ -23,7 +23,7 @@ def experts(monkeypatch):
     stub_frameworks.vllm(monkeypatch)
     options = stub_frameworks.vllm_scaled_experts(monkeypatch)
     yield importlib.import_module(f"{INTEGRATIONS}.vllm_scaled_experts"), options
-    for name in ("vllm_experts", "vllm_scaled_experts"):
+    for name in ("_vllm_switches", "vllm_experts", "vllm_linear", "vllm_scaled_experts"):
         sys.modules.pop(f"{INTEGRATIONS}.{name}", None)
 
 
@@ -129,7 +129,7 @@ def test_weights_of_mxfp4_that_take_turns(experts, target, prepared):
     assert launches.findings == [] and torch.equal(out, expected)
 
 
-def test_what_is_selected(experts):
+def test_what_is_selected(experts, monkeypatch):
     module, options = experts
     module.register()
     fp8, mxfp4 = module.fp8, module.mxfp4
@@ -154,6 +154,12 @@ def test_what_is_selected(experts):
     batched = SimpleNamespace(use_batched_activation_format=True)
     for other in ({"moe_backend": "aiter"}, {"in_dtype": torch.float32}, {"moe_parallel_config": batched}):
         assert ours(config(module, **other), *blocks) == ("vLLM's", None)
+    monkeypatch.setattr(
+        module.current_platform, "get_device_capability", lambda: SimpleNamespace(major=9, minor=4)
+    )
+    assert mxfp4.select_mxfp4_moe_backend(config(module))[1] is module.HipKittensMxfp4Experts
+    for key in ("kMxfp4Dynamic", "kMxfp8Dynamic"):  # gfx942 has no instructions for them
+        assert mxfp4.select_mxfp4_moe_backend(config(module), key) == ("vLLM's", None)
     fixed = "kFp8StaticTensorSym"
     assert ours(config(module), fixed, fixed) == ("vLLM's", None)
     assert mxfp4.select_mxfp4_moe_backend(config(module), fixed) == ("vLLM's", None)
