@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: MIT
 """vLLM's experts with 8- and 4-bit weights on hipkittens.moe, which `vllm.register` offers where they are enabled:
 
-    VLLM_PLUGINS=hipkittens vllm serve MODEL --compilation-config '{"custom_ops": ["+fp8_fused_moe", "+mxfp4_fused_moe"]}'
+    VLLM_PLUGINS=hipkittens vllm serve MODEL \\
+        --compilation-config '{"custom_ops": ["+fp8_fused_moe", "+int8_fused_moe", "+mxfp4_fused_moe"]}'
 
 fp8_fused_moe    FP8 checkpoints: scales of 128x128 blocks (DeepSeek-V3, Qwen3-FP8), of channels and of tensors, with activations that are
                  quantized dynamically, per row or per tensor
+int8_fused_moe   int8 checkpoints: scales of channels, with activations that are quantized per row
 mxfp4_fused_moe  MXFP4 checkpoints: activations stay bfloat16 (gpt-oss), or on gfx950 become MXFP4 or MXFP8 (AMD Quark's)
 
-vLLM chooses its kernels in `select_fp8_moe_backend` and `select_mxfp4_moe_backend`; ours take precedence there if its moe_backend is auto
-or names the backend whose weights stay as they are loaded: triton for FP8, emulation for MXFP4. What is not supported, such as fixed scales
+vLLM chooses its kernels in `select_fp8_moe_backend`, `select_int8_moe_backend` and `select_mxfp4_moe_backend`; ours take precedence there
+if its moe_backend is auto or names the backend whose weights stay as they are loaded: triton for FP8 and int8, emulation for MXFP4. What is not supported, such as fixed scales
 of activations, LoRA, data parallelism and blocks that are not 128x128, remains with vLLM.
 
 Written against vLLM 0.33.0, whose modular kernel runs it in the simulator (tests/oracles/test_vllm_experts.py). **It has never run in a
@@ -25,7 +27,7 @@ from typing import Any, ClassVar
 import torch
 from vllm.model_executor.layers.fused_moe.activation import MoEActivation
 from vllm.model_executor.layers.fused_moe.modular_kernel import FusedMoEActivationFormat
-from vllm.model_executor.layers.fused_moe.oracle import fp8, mxfp4
+from vllm.model_executor.layers.fused_moe.oracle import fp8, int8, mxfp4
 from vllm.model_executor.layers.quantization.utils.quant_utils import (
     kFp8Dynamic128Sym,
     kFp8DynamicTensorSym,
@@ -33,6 +35,8 @@ from vllm.model_executor.layers.quantization.utils.quant_utils import (
     kFp8Static128BlockSym,
     kFp8StaticChannelSym,
     kFp8StaticTensorSym,
+    kInt8DynamicTokenSym,
+    kInt8StaticChannelSym,
     kMxfp4Dynamic,
     kMxfp4Static,
     kMxfp8Dynamic,
@@ -59,6 +63,8 @@ _SWIGLU = {"gemm1_alpha": SWIGLU_ALPHA, "gemm1_beta": 1.0, "gemm1_clamp_limit": 
 
 
 class _ScaledExperts(HipKittensExperts):
+    switch: ClassVar[str]  # in custom_ops
+
     def __init__(self, moe_config: Any, quant_config: Any, *others: Any, **more: Any):
         super().__init__(moe_config, quant_config, *others, **more)
         of_swiglu = moe_config.activation == MoEActivation.SWIGLUOAI
@@ -68,7 +74,7 @@ class _ScaledExperts(HipKittensExperts):
                 allowed = f"None and {value}" if of_swiglu else "None"
                 raise ValueError(
                     f"hipkittens' experts for vLLM: {name} of {moe_config.activation} is {given}; allowed: {allowed}; "
-                    "custom_ops with -fp8_fused_moe or -mxfp4_fused_moe leave the layer to vLLM"
+                    f"custom_ops without +{self.switch} leave the layer to vLLM"
                 )
 
     @property
@@ -79,6 +85,8 @@ class _ScaledExperts(HipKittensExperts):
 
 class HipKittensFp8Experts(_ScaledExperts):
     """Weights in the device's 8-bit floats, with scales as vLLM loads them."""
+
+    switch = "fp8_fused_moe"
 
     @staticmethod
     def _supports_quant_scheme(weight_key: Any, activation_key: Any) -> bool:
@@ -92,9 +100,23 @@ class HipKittensFp8Experts(_ScaledExperts):
         return scales | {"recipe": (of_rows, "tensor" if self.w1_scale.numel() == w1.shape[0] else "row")}
 
 
+class HipKittensInt8Experts(_ScaledExperts):
+    """int8 weights with scales of channels; activations are quantized per row."""
+
+    switch = "int8_fused_moe"
+
+    @staticmethod
+    def _supports_quant_scheme(weight_key: Any, activation_key: Any) -> bool:
+        return (weight_key, activation_key) == (kInt8StaticChannelSym, kInt8DynamicTokenSym)
+
+    def _of_weights(self, w1: torch.Tensor) -> dict[str, Any]:
+        return {"scale_w1": self.w1_scale, "scale_w2": self.w2_scale, "recipe": ("row", "row")}
+
+
 class HipKittensMxfp4Experts(_ScaledExperts):
     """Weights of e2m1 with e8m0 scales of 32; activations are not quantized."""
 
+    switch = "mxfp4_fused_moe"
     activation_key: ClassVar[Any] = None
     rows: ClassVar[str | None] = None  # of moe's recipe
     _is_prepared = False
@@ -167,11 +189,27 @@ def _select_fp8(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def select(config: Any, weight_key: Any, activation_key: Any, *others: Any, **more: Any) -> Any:
         if (
             config.moe_backend in ("auto", "triton")
-            and is_enabled("fp8_fused_moe")
+            and is_enabled(HipKittensFp8Experts.switch)
             and _takes(HipKittensFp8Experts, config, weight_key, activation_key)
         ):
             return fp8.Fp8MoeBackend.TRITON, HipKittensFp8Experts
         return theirs(config, weight_key, activation_key, *others, **more)
+
+    return select
+
+
+def _select_int8(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(theirs)
+    def select(
+        config: Any, weight_key: Any = kInt8StaticChannelSym, activation_key: Any = kInt8DynamicTokenSym
+    ) -> Any:
+        if (
+            config.moe_backend in ("auto", "triton")
+            and is_enabled(HipKittensInt8Experts.switch)
+            and _takes(HipKittensInt8Experts, config, weight_key, activation_key)
+        ):
+            return int8.Int8MoeBackend.TRITON, HipKittensInt8Experts
+        return theirs(config, weight_key, activation_key)
 
     return select
 
@@ -181,7 +219,7 @@ def _select_mxfp4(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(theirs)
     def select(config: Any, activation_key: Any = None) -> Any:
-        if config.moe_backend in ("auto", "emulation") and is_enabled("mxfp4_fused_moe"):
+        if config.moe_backend in ("auto", "emulation") and is_enabled(HipKittensMxfp4Experts.switch):
             # The user's may differ from the checkpoint's.
             wanted = mxfp4._resolve_activation_key(activation_key)
             for kind in kinds:
@@ -196,6 +234,7 @@ def register() -> None:
     """Once per process: methods of layers that vLLM builds from now on try ours first."""
     for module, name, around in (
         (fp8, "select_fp8_moe_backend", _select_fp8),
+        (int8, "select_int8_moe_backend", _select_int8),
         (mxfp4, "select_mxfp4_moe_backend", _select_mxfp4),
     ):
         theirs = getattr(module, name)

@@ -309,10 +309,13 @@ def vllm_scaled_experts(monkeypatch):
     options.is_custom_op_enabled = lambda name: name in options.custom_ops
     names = (
         "kFp8Dynamic128Sym", "kFp8DynamicTensorSym", "kFp8DynamicTokenSym", "kFp8Static128BlockSym", "kFp8StaticChannelSym",
-        "kFp8StaticTensorSym", "kMxfp4Dynamic", "kMxfp4Static", "kMxfp8Dynamic",
+        "kFp8StaticTensorSym", "kInt8DynamicTokenSym", "kInt8StaticChannelSym", "kMxfp4Dynamic", "kMxfp4Static", "kMxfp8Dynamic",
     )  # fmt: skip
 
     def select_fp8_moe_backend(config, weight_key, activation_key, allow_vllm_cutlass=False):
+        return "vLLM's", None
+
+    def select_int8_moe_backend(config, weight_key=None, activation_key=None):
         return "vLLM's", None
 
     def select_mxfp4_moe_backend(config, activation_key=None):
@@ -330,6 +333,11 @@ def vllm_scaled_experts(monkeypatch):
             f"{package}.oracle.fp8",
             Fp8MoeBackend=enum.Enum("Fp8MoeBackend", ["TRITON"]),
             select_fp8_moe_backend=select_fp8_moe_backend,
+        ),
+        module(
+            f"{package}.oracle.int8",
+            Int8MoeBackend=enum.Enum("Int8MoeBackend", ["TRITON"]),
+            select_int8_moe_backend=select_int8_moe_backend,
         ),
         module(
             f"{package}.oracle.mxfp4",

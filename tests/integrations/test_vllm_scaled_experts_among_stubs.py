@@ -89,6 +89,23 @@ def test_scales_of_fp8(experts, target, weights, by_token, recipe):
 
 
 @pytest.mark.parametrize("target", TARGETS)
+def test_int8(experts, target):
+    module, _ = experts
+    x, w1, w2, chosen, ids = problem(9, 96, 64)
+    with hipkittens.simulate(target, checks="all") as launches:
+        (codes1, scale1), (codes2, scale2) = (
+            hipkittens.quantize(w, QuantSpec("int8", "row")) for w in (w1, w2)
+        )
+        kernel = module.HipKittensInt8Experts(config(module), SimpleNamespace(**PLAIN))
+        kernel.w1_bias, kernel.w2_bias, kernel.w1_scale, kernel.w2_scale = None, None, scale1, scale2
+        out = applied(kernel, x, codes1, codes2, chosen, ids, module.MoEActivation.SILU)
+        expected = hipkittens.moe(
+            x, codes1, codes2, chosen, ids, scale_w1=scale1, scale_w2=scale2, recipe=("row", "row")
+        )
+    assert launches.findings == [] and torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("prepared", [False, True])
 def test_weights_of_mxfp4_that_take_turns(experts, target, prepared):
     module, _ = experts
@@ -132,13 +149,17 @@ def test_weights_of_mxfp4_that_take_turns(experts, target, prepared):
 def test_what_is_selected(experts, monkeypatch):
     module, options = experts
     module.register()
-    fp8, mxfp4 = module.fp8, module.mxfp4
+    fp8, int8, mxfp4 = module.fp8, module.int8, module.mxfp4
     ours = importlib.import_module("vllm.model_executor.layers.quantization.fp8").select_fp8_moe_backend
     assert ours is fp8.select_fp8_moe_backend
     blocks = "kFp8Static128BlockSym", "kFp8Dynamic128Sym"
     assert ours(config(module), *blocks) == ("vLLM's", None)
     assert mxfp4.select_mxfp4_moe_backend(config(module)) == ("vLLM's", None)
-    options.custom_ops |= {"fp8_fused_moe", "mxfp4_fused_moe"}
+    assert int8.select_int8_moe_backend(config(module)) == ("vLLM's", None)
+    options.custom_ops |= {"fp8_fused_moe", "int8_fused_moe", "mxfp4_fused_moe"}
+    found = int8.select_int8_moe_backend(config(module))
+    assert found == (int8.Int8MoeBackend.TRITON, module.HipKittensInt8Experts)
+    assert int8.select_int8_moe_backend(config(module), "kInt8StaticChannelSym", None) == ("vLLM's", None)
     for keys in (blocks, ("kFp8StaticChannelSym", "kFp8DynamicTokenSym")):
         assert ours(config(module), *keys) == (fp8.Fp8MoeBackend.TRITON, module.HipKittensFp8Experts)
     assert (

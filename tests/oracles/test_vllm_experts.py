@@ -64,10 +64,17 @@ SCALED = {
     "gpt-oss": {"hidden": 288, "intermediate": 160, "weights": "mxfp4", "rows": None, "activation": "swigluoai", "bias": True},
     "gpt-oss, a token": LARGE
     | {"weights": "mxfp4", "rows": None, "activation": "swigluoai", "bias": True, "tokens": 1},
+    "compressed-tensors' blocks": LARGE | {"checkpoint": "compressed-tensors"},
+    "compressed-tensors' channels": LARGE | {"checkpoint": "compressed-tensors", "weights": "channel"},
+    "compressed-tensors' int8": {"checkpoint": "compressed-tensors", "weights": "int8", "hidden": 96, "intermediate": 80},
+    "compressed-tensors' int8, a token": LARGE | {"checkpoint": "compressed-tensors", "weights": "int8", "tokens": 1, "dtype": torch.float16},
+    "Quark's channels": LARGE | {"checkpoint": "quark", "weights": "channel"},
+    "Quark's mxfp4": LARGE | {"checkpoint": "quark", "weights": "mxfp4", "rows": None},
+    "Quark's mxfp4 rows": LARGE | {"checkpoint": "quark", "weights": "mxfp4", "rows": "mxfp4"},
     "mxfp4 rows": LARGE | {"weights": "mxfp4", "rows": "mxfp4"},
     "mxfp8 rows": LARGE | {"weights": "mxfp4", "rows": "mxfp8"},
 }  # fmt: skip
-ONLY_GFX950 = {"mxfp4 rows", "mxfp8 rows"}
+ONLY_GFX950 = {"mxfp4 rows", "mxfp8 rows", "Quark's mxfp4 rows"}
 
 
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])

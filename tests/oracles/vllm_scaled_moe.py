@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import unittest.mock
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -19,11 +20,12 @@ from tests.oracles.vllm_moe_kernels import Case, Workspaces, compared, configura
 
 @dataclass(frozen=True)
 class ScaledCase(Case):
-    """weights: "blocks", "tensor" and "channel" of FP8, or "mxfp4". rows: "token" and "tensor" of FP8, "mxfp4" and "mxfp8", or
-    None for unquantized rows."""
+    """weights: "blocks", "tensor" and "channel" of FP8, "int8", or "mxfp4". rows: "token" and "tensor" of FP8 and int8, "mxfp4" and "mxfp8",
+    or None for unquantized rows. checkpoint: whose method loads the weights; None for vLLM's own, or for what it calls."""
 
     weights: str = "blocks"
     rows: str | None = "token"
+    checkpoint: str | None = None
 
 
 @dataclass
@@ -43,8 +45,8 @@ def quantised(weight: torch.Tensor, kind: str) -> Quantised:
         return Quantised(codes, scale, formats.float4_values(codes, scale))
     if kind == "blocks":
         return Quantised(*formats.quantised_blocks(wide, torch.float8_e4m3fn))
-    if kind == "channel":
-        return Quantised(*formats.quantised(wide, torch.float8_e4m3fn))
+    if kind in ("channel", "int8"):
+        return Quantised(*formats.quantised(wide, torch.int8 if kind == "int8" else torch.float8_e4m3fn))
     codes, scale, exact = formats.quantised(wide.flatten(1), torch.float8_e4m3fn)
     return Quantised(codes.view(wide.shape), scale[..., None], exact.view(wide.shape))
 
@@ -60,14 +62,14 @@ def rounded(row: torch.Tensor, kind: str | None, target: str) -> torch.Tensor:
         step = torch.exp2(groups.abs().amax(-1, keepdim=True).log2().floor() - 8)
         values = (groups / step).clamp(-448, 448).to(torch.float8_e4m3fn).double() * step
     else:
-        _, _, values = formats.quantised(groups, formats.float8(target))
+        _, _, values = formats.quantised(groups, torch.int8 if kind == "int8" else formats.float8(target))
     return values.flatten().to(row.dtype)
 
 
 @contextlib.contextmanager
 def _vllm(enabled: str, target: str = "gfx950") -> Any:
     """vLLM's configuration, with an operator enabled; workspaces without a worker, and a group of one rank; the quantization requested by a
-    user without a model; and what vLLM would know of a device."""
+    user without a model; and what vLLM would know of a device, which is not there to empty its cache."""
     from vllm.config import CompilationConfig, DeviceConfig, VllmConfig, set_current_vllm_config
     from vllm.platforms import current_platform
     from vllm.plugins import load_general_plugins
@@ -75,12 +77,16 @@ def _vllm(enabled: str, target: str = "gfx950") -> Any:
     load_general_plugins()
     package = "vllm.model_executor.layers.fused_moe"
     options = CompilationConfig(custom_ops=["none", enabled])
+    config = VllmConfig(device_config=DeviceConfig("cpu"), compilation_config=options)
+    # No checkpoint has been read.
+    config.model_config = SimpleNamespace(hf_config=SimpleNamespace(), quantization_config=None)
     with (
-        set_current_vllm_config(VllmConfig(device_config=DeviceConfig("cpu"), compilation_config=options)),
+        set_current_vllm_config(config),
         torch.inference_mode(),
         unittest.mock.patch(f"{package}.modular_kernel.current_workspace_manager", Workspaces),
         unittest.mock.patch("vllm.distributed.parallel_state._TP", SimpleNamespace(world_size=1)),
         unittest.mock.patch(f"{package}.oracle.mxfp4._user_moe_activation_override", lambda: None),
+        unittest.mock.patch("torch.accelerator.empty_cache"),
         unittest.mock.patch.object(current_platform, "is_fp8_fnuz", lambda: target == "gfx942"),
     ):
         yield options
@@ -109,33 +115,26 @@ def run(case: ScaledCase) -> dict[str, Any]:
     weights = [quantised(each, case.weights) for each in (problem.w1, problem.w2)]
     config = configuration(case)
     layer = Layer(config, case, problem.expert_map)
-    enabled = "+mxfp4_fused_moe" if case.weights == "mxfp4" else "+fp8_fused_moe"
-    with _vllm(enabled, case.target), hipkittens.simulate(case.target, checks="all") as launches:
+    kind = case.weights if case.weights in ("int8", "mxfp4") else "fp8"
+    with _vllm(f"+{kind}_fused_moe", case.target), hipkittens.simulate(case.target, checks="all") as launches:
         kernel = _kernel(case, config, layer, weights, problem.biases)
         out = kernel.apply(
             problem.x, layer.w13_weight, layer.w2_weight, problem.weights, problem.ids.to(torch.int32), config.activation, case.experts,
             problem.expert_map, case.weights_on_input,
         )  # fmt: skip
     problem = dataclasses.replace(problem, w1=weights[0].exact, w2=weights[1].exact)
-    rows = "block" if case.weights == "blocks" else case.rows
+    rows = {"blocks": "block", "int8": "int8"}.get(case.weights, case.rows)
     torchs = experts(case, case.dtype, problem, lambda row: rounded(row, rows, case.target))
     found = compared(out, torchs, experts(case, torch.float64, problem), launches)
     return found | {"experts": type(kernel.fused_experts).__name__}
 
 
 def _kernel(case: ScaledCase, config: Any, layer: Any, weights: list[Quantised], biases: Any) -> Any:
-    """Through vLLM's methods for block-quantized checkpoints and for gpt-oss; otherwise through what their methods call, since the
-    method for tensor scales requantizes weights with an extension of vLLM's."""
-    from vllm.model_executor.layers.quantization.fp8 import Fp8Config, Fp8MoEMethod
-    from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4MoEMethod
-
-    method: Any = None
-    if case.weights == "blocks":
-        method = Fp8MoEMethod(Fp8Config(True, "dynamic", weight_block_size=[128, 128]), layer)
-    elif case.weights == "mxfp4" and case.rows is None:
-        method = GptOssMxfp4MoEMethod(config)
+    """Through vLLM's methods for checkpoints; otherwise through what their methods call, since the method for tensor scales requantizes
+    weights with an extension of vLLM's."""
+    method = _method(case, config, layer)
     local = case.here or case.experts
-    scales = "weight_scale_inv" if case.weights == "blocks" else "weight_scale"
+    scales = "weight_scale_inv" if case.weights == "blocks" and case.checkpoint is None else "weight_scale"
     values = {"w13_weight": weights[0].codes, "w2_weight": weights[1].codes}
     values |= {f"w13_{scales}": weights[0].scale, f"w2_{scales}": weights[1].scale}
     if case.bias:
@@ -146,9 +145,43 @@ def _kernel(case: ScaledCase, config: Any, layer: Any, weights: list[Quantised],
         return _kernel_without_method(case, config, layer)
     method.create_weights(layer, local, case.hidden, case.intermediate, case.dtype)
     for name, value in values.items():
-        getattr(layer, name).data.copy_(value)
+        loaded = getattr(layer, name).data
+        loaded.copy_(value.view(loaded.shape))
     method.process_weights_after_loading(layer)
     return method.moe_kernel
+
+
+def _method(case: ScaledCase, config: Any, layer: Any) -> Any:
+    from vllm.model_executor.layers.quantization.fp8 import Fp8Config, Fp8MoEMethod
+    from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4MoEMethod
+    from vllm.model_executor.layers.quantization.utils import quant_utils as keys
+
+    if case.checkpoint == "compressed-tensors":
+        from compressed_tensors.quantization import QuantizationArgs
+
+        common = {"num_bits": 8, "type": "int" if case.weights == "int8" else "float"}
+        weights: dict[str, Any] = {"strategy": "channel"}
+        rows: dict[str, Any] = {"strategy": "token", "dynamic": True}
+        if case.weights == "blocks":
+            weights = {"strategy": "block", "block_structure": [128, 128]}
+            rows = {"strategy": "group", "group_size": 128, "dynamic": True}
+        name = "int8" if case.weights == "int8" else "fp8"
+        package = "vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors_moe"
+        module = importlib.import_module(f"{package}.compressed_tensors_moe_w8a8_{name}")
+        kind = getattr(module, f"CompressedTensorsW8A8{name.title()}MoEMethod")
+        return kind(QuantizationArgs(**common, **weights), QuantizationArgs(**common, **rows), config)
+    if case.checkpoint == "quark":
+        from vllm.model_executor.layers.quantization.quark import quark_moe as methods
+
+        if case.weights == "mxfp4":
+            rows = {None: None, "mxfp4": keys.kMxfp4Dynamic}[case.rows]
+            return methods.QuarkOCP_MX_MoEMethod(config, keys.kMxfp4Static, rows)
+        return methods.QuarkW8A8Fp8MoEMethod(config, keys.kFp8StaticChannelSym, keys.kFp8DynamicTokenSym)
+    if case.weights == "blocks":
+        return Fp8MoEMethod(Fp8Config(True, "dynamic", weight_block_size=[128, 128]), layer)
+    if case.weights == "mxfp4" and case.rows is None:
+        return GptOssMxfp4MoEMethod(config)
+    return None
 
 
 def _kernel_without_method(case: ScaledCase, config: Any, layer: Any) -> Any:
