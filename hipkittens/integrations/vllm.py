@@ -3,7 +3,8 @@
 
     VLLM_PLUGINS=hipkittens vllm serve MODEL --attention-backend CUSTOM \\
         --compilation-config '{"custom_ops": ["+rms_norm", "+rotary_embedding", "+unquantized_fused_moe", "+fp8_fused_moe",
-                                               "+int8_fused_moe", "+mxfp4_fused_moe", "+fp8_linear", "+int8_linear", "+mxfp4_linear", "+mxfp8_linear"]}'
+                                               "+int8_fused_moe", "+mxfp4_fused_moe",
+                                               "+fp8_linear", "+int8_linear", "+mxfp4_linear", "+mxfp8_linear"]}'
 
 vLLM runs every installed general plugin unless VLLM_PLUGINS lists some. This one does nothing unless it is listed there: installing the
 package does not change vLLM. Programs may call `register` themselves instead. vLLM calls custom operators only where they are enabled, as
