@@ -79,7 +79,9 @@ def _vllm(enabled: str, target: str = "gfx950") -> Any:
     options = CompilationConfig(custom_ops=["none", enabled])
     config = VllmConfig(device_config=DeviceConfig("cpu"), compilation_config=options)
     # No checkpoint has been read.
-    config.model_config = SimpleNamespace(hf_config=SimpleNamespace(), quantization_config=None)
+    config.model_config = SimpleNamespace(
+        hf_config=SimpleNamespace(), hf_text_config=SimpleNamespace(), quantization_config=None
+    )
     with (
         set_current_vllm_config(config),
         torch.inference_mode(),

@@ -20,6 +20,8 @@ enum class Statistic {
     dq_delta,  // the same for |delta|: with the norm, it bounds dQ
     count,
 };
+// Of a block.
+inline constexpr int statistics_bytes = static_cast<int>(Statistic::count) * statistics_block * 4;
 inline constexpr float no_start = -__builtin_inff();  // makes P zero
 constexpr int64_t statistic_index(Statistic statistic, int64_t row) {
     constexpr uint64_t block = statistics_block, kinds = static_cast<uint64_t>(Statistic::count);

@@ -19,7 +19,7 @@ struct OnePass : OnePassStep<config> {
         Base::dq_statistic_at, Base::draws, Base::dv, Base::first_key, Base::k, Base::lds, Base::masked,
         Base::shared_dq_at, Base::next, Base::now, Base::sequence, Base::v, Base::visible;
     using Base::columns, Base::direct, Base::head_dim, Base::keys, Base::pieces, Base::queries, Base::sharing,
-        Base::statistics_bytes, Base::wave_keys, Base::waves;
+        Base::wave_keys, Base::waves;
     using typename Base::Accumulator, typename Base::Fragment, typename Base::QueryColumns,
         typename Base::Shape, typename Base::Step, typename Base::T;
 

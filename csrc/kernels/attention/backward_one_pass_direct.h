@@ -14,7 +14,7 @@ struct OnePassDirect : OnePass<config> {
     using Base::arguments, Base::k_transposed, Base::lds;
     using Base::dq_of_previous, Base::dq_registers, Base::dq_tiles, Base::head_dim, Base::key_steps,
         Base::keys, Base::per_lane, Base::pieces, Base::products, Base::queries, Base::shared_key_steps,
-        Base::statistics_bytes, Base::threads, Base::tiles, Base::value_dim, Base::value_pieces;
+        Base::threads, Base::tiles, Base::value_dim, Base::value_pieces;
     using typename Base::Accumulator, typename Base::Fragment, typename Base::KeyTile, typename Base::Product,
         typename Base::T, typename Base::ValueTile;
     static_assert(Base::direct);

@@ -36,7 +36,6 @@ struct OnePassStep {
                          queries = config.stream_rows;
     static_assert(waves == 4 && statistics_block % queries == 0);
     static_assert(config.terms == ScoreTerms::none || !config.dropout, "dropped scores have no terms");
-    static constexpr int statistics_bytes = static_cast<int>(Statistic::count) * statistics_block * 4;
 
     static constexpr bool direct = target.transposed_lds_read;
     using Fragment = vec<T, 8>;

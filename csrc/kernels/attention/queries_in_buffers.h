@@ -28,8 +28,7 @@ struct QueriesInBuffers {
     static constexpr int ds_tiles = queries == statistics_block ? 2 : 1;
     using Fragment = vec<T, 8>;
 
-    static constexpr int statistics_bytes = static_cast<int>(Statistic::count) * statistics_block * 4,
-                         statistics_at = Tile<0>::bytes + Tile<1>::bytes,
+    static constexpr int statistics_at = Tile<0>::bytes + Tile<1>::bytes,
                          buffer_bytes = statistics_at + statistics_bytes, ds_at = buffers * buffer_bytes,
                          bytes = ds_at + ds_tiles * DsTile::bytes;
 
