@@ -85,6 +85,7 @@ CLIENTS = (
         ("test_vllm_attention.py", "test_vllm_layers.py", "test_vllm_linear.py", "test_vllm_experts.py"),
         ("vllm", "compressed-tensors"), "vllm_packages",
     ),
+    Client("SGLang's layers, on hipkittens", ("test_sglang.py",), ("sglang",), "sglang_packages"),
     Client("TorchTitan's debug models of experts, on hipkittens", ("test_torchtitan.py",), ("torchtitan",), "torchtitan_packages"),
     Client("Megatron Core's layers, on hipkittens", ("test_megatron.py",), ("megatron-core",), "megatron_packages"),
     Client("IREE", ("test_iree.py",), ("iree-base-compiler", "iree-base-runtime"), "iree_packages"),

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""SGLang's RMSNorm on hipkittens, as a general plugin of SGLang named hipkittens:
+"""SGLang's attention, FP8 linear layers and RMSNorm on hipkittens, as a general plugin of SGLang named hipkittens:
 
-    SGLANG_PLUGINS=hipkittens python -m sglang.launch_server --model-path MODEL
+    SGLANG_PLUGINS=hipkittens python -m sglang.launch_server --model-path MODEL \\
+        --attention-backend hipkittens --fp8-gemm-backend triton
 
 SGLang runs every installed general plugin unless SGLANG_PLUGINS lists some. This one does nothing unless it is listed there: installing the
 package does not change SGLang. Features of the norm that ours does not have fall back to SGLang's own method, call by call: statistics of
 some columns, a rounding before the weight, a residual kept in float32, results of another dtype, a second summand, no rows.
 
-There is no attention backend, and no other layer. Written against sglang/srt/plugins/__init__.py, plugins/hook_registry.py and
-layers/layernorm.py (github.com/sgl-project/sglang, of 2026), and tested against stubs of them. **It has not run with SGLang itself.**
+Attention is that of `sglang_attention`, where SGLang is told to use it; linear layers are those of `sglang_linear`.
+
+Written against SGLang 0.5.23, whose own classes run with it in the simulator (tests/oracles/test_sglang.py). **It has never run in an SGLang
+server on a GPU.**
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import torch
 
 from .._log import log
 from ..norm import rms_norm
+from . import sglang_linear as linear
 
 # The methods to which a ROCm build dispatches RMSNorm: the second with SGLANG_USE_AITER, otherwise the first.
 METHODS = ("forward_hip", "forward_aiter")
@@ -30,12 +34,16 @@ _registered = False
 def plugin() -> None:
     """Entry point that SGLang calls in each of its processes: `register`, if SGLANG_PLUGINS lists hipkittens."""
     if "hipkittens" in [name.strip() for name in os.environ.get("SGLANG_PLUGINS", "").split(",")]:
-        log.info("SGLang's RMSNorm is hipkittens', which has not run with SGLang itself")
+        log.info(
+            "SGLang's RMSNorm and linear layers of FP8 blocks are hipkittens', which have not run in an SGLang server"
+        )
         register()
 
 
 def register() -> None:
-    """Hooks the norm's methods; SGLang installs the hooks once its plugins have run. Repeated calls have no effect."""
+    """Hooks the norm's methods and the linear layers' function, and adds the attention backend; SGLang installs hooks once its plugins have run.
+    Repeated calls have no effect.
+    """
     global _registered
     if _registered:
         return
@@ -43,6 +51,10 @@ def register() -> None:
 
     for method in METHODS:
         HookRegistry.register(f"sglang.srt.layers.layernorm.RMSNorm.{method}", norm, HookType.AROUND)
+    HookRegistry.register(linear.TARGET, linear.block_linear, HookType.AROUND)
+    from .sglang_attention import register as register_attention
+
+    register_attention()
     _registered = True
 
 

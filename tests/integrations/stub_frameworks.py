@@ -397,7 +397,7 @@ def vllm_linear(monkeypatch):
 
 
 def sglang(monkeypatch):
-    """The registry of hooks, which installs them, and the norm that they apply to."""
+    """The registry of hooks, which installs them, and the norm that they apply to; and what importing the attention backend needs."""
 
     class HookType(enum.Enum):
         AROUND = "around"
@@ -449,9 +449,32 @@ def sglang(monkeypatch):
         def forward_aiter(self, *args, **kwargs):
             return self.forward_native(*args, **kwargs)
 
+    monkeypatch.delitem(sys.modules, "hipkittens.integrations.sglang_attention", raising=False)
+    backends = {}
+
+    class AttentionBackend:
+        def init_forward_metadata(self, forward_batch):
+            self.init_forward_metadata_in_graph(forward_batch)
+
     install(
         monkeypatch,
+        module("sglang.srt.arg_groups.choices", ATTENTION_BACKEND_CHOICES=["triton"]),
+        module(
+            "sglang.srt.layers.attention.attention_registry",
+            register_attention_backend=lambda name: functools.partial(backends.__setitem__, name),
+            ATTENTION_BACKENDS=backends,
+        ),
+        module("sglang.srt.layers.attention.base_attn_backend", AttentionBackend=AttentionBackend),
+        module(
+            "sglang.srt.layers.radix_attention",
+            AttentionType=enum.Enum("AttentionType", ["DECODER", "DECODER_BIDIRECTIONAL", "ENCODER_ONLY"]),
+        ),
+        module("sglang.srt.mem_cache.memory_pool", KVWriteLoc=lambda loc, swa_loc: loc),
         module("sglang.srt.plugins.hook_registry", HookRegistry=HookRegistry, HookType=HookType),
         module("sglang.srt.layers.layernorm", RMSNorm=RMSNorm),
+        module(
+            "sglang.srt.layers.quantization.fp8_utils",
+            triton_w8a8_block_fp8_linear=lambda *args, **kwargs: ("theirs", args, kwargs),
+        ),
     )
     return HookRegistry, RMSNorm

@@ -209,3 +209,34 @@ def test_plugins_are_declared(group):
     )
     module, function = declared.groups()
     assert callable(getattr(importlib.import_module(module), function))
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+def test_sglang_linear(monkeypatch, load, target):
+    registry, _ = stub_frameworks.sglang(monkeypatch)
+    monkeypatch.setenv("SGLANG_PLUGINS", "hipkittens")
+    load("sglang").plugin()
+    hook = registry.hooks["sglang.srt.layers.quantization.fp8_utils.triton_w8a8_block_fp8_linear"]
+
+    def theirs(*given, **options):
+        return given, options
+
+    x, w, bias = draw(2, 5, 256), draw(128, 256, seed=1), draw(128, seed=2)
+    with hipkittens.simulate(target, checks="all") as launches:
+        codes, scale = hipkittens.quantize(w, hipkittens.QuantSpec("fp8", (128, 128)))
+        of_rows, row_scale = hipkittens.quantize(
+            x.view(10, 256), hipkittens.QuantSpec("fp8", 128, floor=1e-10)
+        )
+        expected = hipkittens.scaled_matmul(
+            of_rows, codes.t(), row_scale, scale.t(), recipe=("1x128", "128x128"), bias=bias
+        )
+        out = hook(theirs, x, codes, [128, 128], scale, bias=bias)
+        assert torch.equal(out, expected.view(2, 5, 128))
+        assert torch.equal(hook(theirs, of_rows, codes, [128, 128], scale, row_scale, bias), expected)
+        for block, more in (([32, 32], {}), ([128, 128], {"act_scale_ue8m0": True})):
+            given, options = hook(theirs, x, codes, block, scale, bias=bias, weight_bf16=w, **more)
+            assert given[2] == block and given[5] is bias and options["weight_bf16"] is w
+            assert options["act_scale_ue8m0"] == bool(more)
+        given, _ = hook(theirs, x[:0], codes, [128, 128], scale)
+        assert given[0].shape == (0, 5, 256)
+    assert launches.findings == []

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: MIT
+"""SGLang's attention on hipkittens.attention_paged, as an attention backend of SGLang named hipkittens, which `sglang.register` adds:
+
+    SGLANG_PLUGINS=hipkittens python -m sglang.launch_server --model-path MODEL --attention-backend hipkittens
+
+The cache is read through SGLang's own table, where it lies: its slots are pages of one token, whatever --page-size, so nothing is gathered
+in a step. Supported are decoding, prefill and both mixed, with or without a cached prefix; sliding windows, logit caps and sinks; 16-bit
+caches and those of the target's 8-bit floats (--kv-cache-dtype fp8_e4m3); encoders. Refused, with the reason, when the backend or a batch
+is built: MLA, caches in another order, hybrid caches of sliding layers (--disable-hybrid-swa-memory), cross-attention, speculative decoding.
+
+Written against SGLang 0.5.23, whose own layers, caches and batches run it in the simulator (tests/oracles/test_sglang.py). **It has never
+run in an SGLang server on a GPU.** Importing requires SGLang.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
+from sglang.srt.layers.radix_attention import AttentionType
+from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+
+from ..paged_attention import attention_paged
+
+_WHERE = "hipkittens' attention backend for SGLang"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch's sequences, as `attention_paged` takes them. cu_seqlens_q: None where each has one new token."""
+
+    table_starts: torch.Tensor
+    seqused_k: torch.Tensor
+    cu_seqlens_q: torch.Tensor | None
+    max_seqlen_q: int
+
+
+class HipKittensAttentionBackend(AttentionBackend):
+    """One for each model. Raises ValueError for a model or a cache that it does not support."""
+
+    def __init__(self, model_runner: Any):
+        super().__init__()
+        self.req_to_token_pool, self.token_to_kv_pool = (
+            model_runner.req_to_token_pool,
+            model_runner.token_to_kv_pool,
+        )
+        pool = self.token_to_kv_pool
+        if model_runner.use_mla_backend:
+            raise ValueError(f"{_WHERE}: the model has multi-head latent attention; use another backend")
+        if hasattr(pool, "full_kv_pool"):
+            raise ValueError(
+                f"{_WHERE}: {type(pool).__name__} holds sliding layers apart; pass --disable-hybrid-swa-memory"
+            )
+        if (layout := getattr(pool, "kv_cache_layout", "nhd")) != "nhd":
+            raise ValueError(f"{_WHERE}: the cache's layout is {layout}; allowed: nhd")
+        table = self.req_to_token_pool.req_to_token
+        if table.numel() > torch.iinfo(torch.int32).max:
+            raise ValueError(
+                f"{_WHERE}: {len(table)} requests of {table.shape[1]} tokens are more than 2^31 slots; "
+                "lower --max-running-requests or --context-length"
+            )
+
+    def init_forward_metadata_in_graph(self, forward_batch: Any) -> None:
+        """Describes the batch once for all layers, without reading from the device."""
+        mode = forward_batch.forward_mode
+        if mode.is_target_verify() or mode.is_draft_extend_v2():
+            raise ValueError(f"{_WHERE}: speculative decoding is not supported; got {mode.name}")
+        if forward_batch.encoder_lens is not None:
+            raise ValueError(f"{_WHERE}: cross-attention is not supported; got encoder_lens")
+        cu_seqlens_q, most = None, 1
+        if not mode.is_decode_or_idle():
+            lengths = forward_batch.extend_seq_lens
+            cu_seqlens_q = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+            most = max(forward_batch.extend_seq_lens_cpu, default=1)
+        width = self.req_to_token_pool.req_to_token.shape[1]
+        self.forward_metadata = Batch(
+            (forward_batch.req_pool_indices * width).to(torch.int32),
+            forward_batch.seq_lens.to(torch.int32),
+            cu_seqlens_q,
+            most,
+        )
+
+    def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
+        """Nothing: graphs record `init_forward_metadata_in_graph`."""
+
+    def get_cuda_graph_seq_len_fill_value(self) -> int:
+        return 1
+
+    def forward_decode(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        layer: Any,
+        forward_batch: Any,
+        save_kv_cache: bool = True,
+        sinks: torch.Tensor | None = None,
+        **others: Any,
+    ) -> torch.Tensor:
+        """q (T, H D) to (T, H D); k and v (T, H_k, D) are written to the cache first."""
+        if given := [name for name, value in others.items() if value is not None]:
+            raise ValueError(f"{_WHERE}: {', '.join(given)} not supported")
+        if layer.is_cross_attention or layer.attn_type == AttentionType.DECODER_BIDIRECTIONAL:
+            kind = "cross-attention" if layer.is_cross_attention else layer.attn_type.value
+            raise ValueError(f"{_WHERE}: {kind} is not supported")
+        if layer.v_head_dim != layer.qk_head_dim:
+            raise ValueError(
+                f"{_WHERE}: heads of {layer.qk_head_dim} with values of {layer.v_head_dim} are not supported; allowed: equal sizes"
+            )
+        if layer.logit_cap and layer.logit_capping_method != "tanh":
+            raise ValueError(f"{_WHERE}: logit_capping_method is {layer.logit_capping_method}; allowed: tanh")
+        if save_kv_cache and k is not None:
+            # Only caches of another dtype have scales.
+            scales = (layer.k_scale, layer.v_scale) if self.token_to_kv_pool.dtype != k.dtype else ()
+            self.token_to_kv_pool.set_kv_buffer(
+                layer, KVWriteLoc(forward_batch.out_cache_loc, None), k, v, *scales
+            )
+        k_cache, v_cache = self.token_to_kv_pool.get_kv_buffer(layer.layer_id)
+        causal = layer.attn_type == AttentionType.DECODER
+        left = layer.sliding_window_size if causal else -1
+        of_batch = self.forward_metadata
+        out = attention_paged(
+            q.view(-1, layer.tp_q_head_num, layer.qk_head_dim), k_cache.unsqueeze(1), v_cache.unsqueeze(1),
+            self.req_to_token_pool.req_to_token.view(-1), of_batch.seqused_k, of_batch.cu_seqlens_q, of_batch.max_seqlen_q,
+            causal=causal, scale=layer.scaling, window_size=(left, 0 if left >= 0 else -1), softcap=layer.logit_cap, sinks=sinks,
+            k_scale=layer.k_scale, v_scale=layer.v_scale, table_starts=of_batch.table_starts,
+        )  # fmt: skip
+        return out.view(q.shape)
+
+    forward_extend = forward_decode
+
+
+def register() -> None:
+    """Adds the backend and its name to those that SGLang knows. Repeated calls have no effect."""
+    from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES
+    from sglang.srt.layers.attention.attention_registry import register_attention_backend
+
+    register_attention_backend("hipkittens")(HipKittensAttentionBackend)
+    if "hipkittens" not in ATTENTION_BACKEND_CHOICES:
+        ATTENTION_BACKEND_CHOICES.append("hipkittens")

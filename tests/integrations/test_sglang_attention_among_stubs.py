@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: MIT
+"""Our attention backend for SGLang with stubs of SGLang's classes. tests/oracles/test_sglang.py runs SGLang's own."""
+
+import importlib
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import hipkittens
+from tests.integrations import stub_frameworks
+from tests.simulated_device import TARGETS
+
+MODULE = "hipkittens.integrations.sglang_attention"
+HEADS, KEY_HEADS, SIZE, SLOTS = 4, 2, 64, 96
+
+
+@pytest.fixture
+def sglang(monkeypatch):
+    """The module imported among stubs."""
+    stub_frameworks.sglang(monkeypatch)
+    yield importlib.import_module(MODULE)
+    sys.modules.pop(MODULE, None)
+
+
+class Pool:
+    """A cache of one layer."""
+
+    kv_cache_layout = "nhd"
+
+    def __init__(self, dtype):
+        self.dtype = dtype
+        self.k, self.v = (torch.full((SLOTS, KEY_HEADS, SIZE), 7.0).to(dtype) for _ in range(2))
+
+    def set_kv_buffer(self, layer, loc, k, v, k_scale=1.0, v_scale=1.0):
+        for cache, new, scale in ((self.k, k, k_scale), (self.v, v, v_scale)):
+            cache[loc] = (new / scale).to(self.dtype)
+
+    def get_kv_buffer(self, layer_id):
+        return self.k, self.v
+
+
+def runner(dtype=torch.bfloat16, **changes):
+    table = torch.full((6, 40), 0x7FFFFFFF, dtype=torch.int32)
+    given = {
+        "req_to_token_pool": SimpleNamespace(req_to_token=table), "token_to_kv_pool": Pool(dtype), "use_mla_backend": False,
+    }  # fmt: skip
+    return SimpleNamespace(**(given | changes))
+
+
+def layer(module, **changes):
+    given = {
+        "tp_q_head_num": HEADS, "qk_head_dim": SIZE, "v_head_dim": SIZE, "layer_id": 0, "is_cross_attention": False,
+        "attn_type": module.AttentionType.DECODER, "logit_cap": 0.0, "logit_capping_method": "tanh", "sliding_window_size": -1,
+        "scaling": 0.1, "k_scale": None, "v_scale": None,
+    }  # fmt: skip
+    return SimpleNamespace(**(given | changes))
+
+
+def batch(new, before, rows, slots, **changes):
+    decodes = set(new) == {1}
+    mode = SimpleNamespace(
+        is_target_verify=lambda: False, is_draft_extend_v2=lambda: False, is_decode_or_idle=lambda: decodes, name="EXTEND"
+    )  # fmt: skip
+    lengths = torch.tensor(new)
+    given = {
+        "forward_mode": mode, "encoder_lens": None, "extend_seq_lens": lengths, "extend_seq_lens_cpu": list(new),
+        "seq_lens": lengths + torch.tensor(before), "req_pool_indices": rows, "out_cache_loc": slots,
+    }  # fmt: skip
+    return SimpleNamespace(**(given | changes))
+
+
+def reference(q, keys, values, window=-1):
+    q, keys, values = (each.double().transpose(0, 1) for each in (q, keys, values))
+    keys, values = (each.repeat_interleave(HEADS // KEY_HEADS, 0) for each in (keys, values))
+    count = keys.shape[1]
+    distance = torch.arange(count - q.shape[1], count)[:, None] - torch.arange(count)
+    hidden = (distance < 0) | (distance > window if window >= 0 else False)
+    weights = (q @ keys.transpose(1, 2) * 0.1).masked_fill(hidden, -torch.inf).softmax(-1)
+    return (weights @ values).transpose(0, 1).flatten(1)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("window", [-1, 3])
+@pytest.mark.parametrize("stored", ["bfloat16", "fp8"])
+def test_prefill_and_decoding(sglang, target, window, stored):
+    with hipkittens.simulate(target, checks="all") as launches:
+        dtype = torch.bfloat16
+        if stored == "fp8":
+            dtype = hipkittens.quantization.dtype_of("fp8", torch.device("cpu"))
+        of_model = runner(dtype)
+        backend, pool = sglang.HipKittensAttentionBackend(of_model), of_model.token_to_kv_pool
+        scales = {"k_scale": torch.tensor(0.5), "v_scale": torch.tensor(0.25)} if stored == "fp8" else {}
+        of_layer = layer(sglang, sliding_window_size=window, **scales)
+        rows, free = torch.tensor([4, 1]), torch.randperm(SLOTS, generator=torch.Generator().manual_seed(1))
+        before, held = [0, 0], [torch.empty(0, dtype=torch.int64)] * 2
+        for seed, new in enumerate(((9, 1), (2, 7), (1, 1))):
+            parts, free = free[: sum(new)].split(new), free[sum(new) :]
+            for i in range(2):
+                held[i] = torch.cat([held[i], parts[i]])
+                of_model.req_to_token_pool.req_to_token[rows[i], before[i] : len(held[i])] = parts[i].int()
+            random = torch.Generator().manual_seed(seed)
+            q, k, v = (
+                torch.randn(sum(new), heads, SIZE, generator=random).to(torch.bfloat16)
+                for heads in (HEADS, KEY_HEADS, KEY_HEADS)
+            )
+            of_batch = batch(new, before, rows, torch.cat(parts))
+            backend.init_forward_metadata(of_batch)
+            call = backend.forward_decode if set(new) == {1} else backend.forward_extend
+            out = call(q.flatten(1), k, v, of_layer, of_batch)
+            for i, part in enumerate(q.split(new)):
+                keys, values = pool.k[held[i]].double(), pool.v[held[i]].double()
+                if scales:
+                    keys, values = keys * 0.5, values * 0.25
+                expected = reference(part, keys, values, window)
+                torch.testing.assert_close(out.split(new)[i].double(), expected, rtol=0.02, atol=0.02)
+            before = [len(each) for each in held]
+    assert launches.findings == []
+
+
+def test_what_is_refused(sglang):
+    make = sglang.HipKittensAttentionBackend
+    for changes, reason in (
+        ({"use_mla_backend": True}, "multi-head latent attention"),
+        ({"token_to_kv_pool": SimpleNamespace(full_kv_pool=None)}, "--disable-hybrid-swa-memory"),
+        ({"token_to_kv_pool": SimpleNamespace(kv_cache_layout="hnd")}, "layout is hnd; allowed: nhd"),
+        (
+            {"req_to_token_pool": SimpleNamespace(req_to_token=torch.empty(1 << 16, 1 << 15, device="meta"))},
+            "2\\^31 slots; lower --max-running-requests",
+        ),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            make(runner(**changes))
+    backend = make(runner())
+    given = (1,), (0,), torch.tensor([1]), torch.tensor([1])
+    verify = SimpleNamespace(is_target_verify=lambda: True, name="TARGET_VERIFY")
+    for changes, reason in (({"forward_mode": verify}, "got TARGET_VERIFY"), ({"encoder_lens": 1}, "encoder_lens")):  # fmt: skip
+        with pytest.raises(ValueError, match=reason):
+            backend.init_forward_metadata(batch(*given, **changes))
+    q, kinds = torch.zeros(1, HEADS * SIZE), sglang.AttentionType
+    for changes, more, reason in (
+        ({"is_cross_attention": True}, {}, "cross-attention"),
+        ({"attn_type": kinds.DECODER_BIDIRECTIONAL}, {}, "not supported"),
+        ({"v_head_dim": 32}, {}, "heads of 64 with values of 32"),
+        ({"logit_cap": 2.0, "logit_capping_method": "other"}, {}, "is other; allowed: tanh"),
+        ({}, {"q_rope": q}, "q_rope not supported"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            backend.forward_decode(q, None, None, layer(sglang, **changes), batch(*given), **more)
+    assert backend.init_cuda_graph_state(1, 1) is None and backend.get_cuda_graph_seq_len_fill_value() == 1
+
+
+def test_the_name_is_registered_once(sglang):
+    for _ in range(2):
+        sglang.register()
+    choices = sys.modules["sglang.srt.arg_groups.choices"].ATTENTION_BACKEND_CHOICES
+    backends = sys.modules["sglang.srt.layers.attention.attention_registry"].ATTENTION_BACKENDS
+    assert choices == ["triton", "hipkittens"] and backends == {
+        "hipkittens": sglang.HipKittensAttentionBackend
+    }
