@@ -122,7 +122,8 @@ class timing:
 
     - `device`: "MI300X", "MI308X", "MI325X" (gfx942), "MI350X" or "MI355X" (gfx950). Launches must be for that target, and CPU tensors are
       sent to it as inside `hipkittens.simulate`.
-    - `values`: if False, skip everything that neither control flow nor addresses depend on. Faster; results are not written.
+    - `values`: if False, skip everything that neither control flow nor addresses depend on. Faster; results are not written, so a launch
+      whose addresses or loops depend on an earlier launch's results, as in `moe`, must be modelled with values.
     - `full`: if True, simulate every XCD in detail, not only the first.
     - `clock_mhz`: a fixed core clock; by default the clock that the modelled power limit allows under the launch's matrix load.
     - `timeline`: the number of compute units of XCD 0 of which every instruction is kept as an event of ModelledLaunch.events.

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""SGLang's attention, FP8 linear layers and RMSNorm on hipkittens, as a general plugin of SGLang named hipkittens:
+"""SGLang's attention, experts, linear layers of FP8 blocks and RMSNorm on hipkittens, as a general plugin of SGLang named hipkittens:
 
     SGLANG_PLUGINS=hipkittens python -m sglang.launch_server --model-path MODEL \\
-        --attention-backend hipkittens --fp8-gemm-backend triton
+        --attention-backend hipkittens --fp8-gemm-backend triton --moe-runner-backend triton
 
 SGLang runs every installed general plugin unless SGLANG_PLUGINS lists some. This one does nothing unless it is listed there: installing the
 package does not change SGLang. Features of the norm that ours does not have fall back to SGLang's own method, call by call: statistics of
 some columns, a rounding before the weight, a residual kept in float32, results of another dtype, a second summand, no rows.
 
-Attention is that of `sglang_attention`, where SGLang is told to use it; linear layers are those of `sglang_linear`.
+Attention is that of `sglang_attention`, where SGLang is told to use it; linear layers are those of `sglang_linear`, experts those
+of `sglang_experts`.
 
 Written against SGLang 0.5.23, whose own classes run with it in the simulator (tests/oracles/test_sglang.py). **It has never run in an SGLang
 server on a GPU.**
@@ -24,6 +25,7 @@ import torch
 
 from .._log import log
 from ..norm import rms_norm
+from . import sglang_experts as of_experts
 from . import sglang_linear as linear
 
 # The methods to which a ROCm build dispatches RMSNorm: the second with SGLANG_USE_AITER, otherwise the first.
@@ -35,13 +37,13 @@ def plugin() -> None:
     """Entry point that SGLang calls in each of its processes: `register`, if SGLANG_PLUGINS lists hipkittens."""
     if "hipkittens" in [name.strip() for name in os.environ.get("SGLANG_PLUGINS", "").split(",")]:
         log.info(
-            "SGLang's RMSNorm and linear layers of FP8 blocks are hipkittens', which have not run in an SGLang server"
+            "SGLang's RMSNorm, experts and linear layers of FP8 blocks are hipkittens', which have not run in an SGLang server"
         )
         register()
 
 
 def register() -> None:
-    """Hooks the norm's methods and the linear layers' function, and adds the attention backend; SGLang installs hooks once its plugins have run.
+    """Hooks the norm's methods and the functions of linear layers and experts, and adds the attention backend; SGLang installs hooks once its plugins have run.
     Repeated calls have no effect.
     """
     global _registered
@@ -52,6 +54,7 @@ def register() -> None:
     for method in METHODS:
         HookRegistry.register(f"sglang.srt.layers.layernorm.RMSNorm.{method}", norm, HookType.AROUND)
     HookRegistry.register(linear.TARGET, linear.block_linear, HookType.AROUND)
+    HookRegistry.register(of_experts.TARGET, of_experts.experts, HookType.AROUND)
     from .sglang_attention import register as register_attention
 
     register_attention()

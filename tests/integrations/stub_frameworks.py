@@ -473,6 +473,10 @@ def sglang(monkeypatch):
         module("sglang.srt.plugins.hook_registry", HookRegistry=HookRegistry, HookType=HookType),
         module("sglang.srt.layers.layernorm", RMSNorm=RMSNorm),
         module(
+            "sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe",
+            fused_experts=lambda *args, **kwargs: ("theirs", args, kwargs),
+        ),
+        module(
             "sglang.srt.layers.quantization.fp8_utils",
             triton_w8a8_block_fp8_linear=lambda *args, **kwargs: ("theirs", args, kwargs),
         ),

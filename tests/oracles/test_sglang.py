@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""SGLang 0.5.23's attention layer, caches and batches with our attention backend, its linear layer of FP8 blocks and its RMSNorm, through our
-plugin, with every checker on.
+"""SGLang 0.5.23's attention layer, caches and batches with our attention backend, its runner of experts, its linear layer of FP8 blocks
+and its RMSNorm, through our plugin, with every checker on.
 
 Relative to float64 with the same cache, the largest error is at most twice that of PyTorch's operations in the same dtype.
 """
@@ -8,8 +8,9 @@ Relative to float64 with the same cache, the largest error is at most twice that
 import pytest
 import torch
 
-from tests.oracles import sglang_batches, sglang_packages
+from tests.oracles import sglang_batches, sglang_experts, sglang_packages
 from tests.oracles.sglang_batches import Case
+from tests.oracles.sglang_experts import RunnerCase
 
 pytestmark = [
     pytest.mark.slow,
@@ -75,6 +76,34 @@ def test_linear(process, target, tokens, dtype, quantised):
     found = process.submit(sglang_batches.linear, target, tokens, dtype, quantised).result()
     assert found["findings"] == [] and found["dtype"] == dtype
     assert found["error"] <= 2 * found["allowed"]
+
+
+LARGE = {"hidden": 256, "intermediate": 128}
+EXPERTS = {
+    "16 bits": {"weights": "16 bits"},
+    "float16, a token": {"weights": "16 bits", "dtype": torch.float16, "tokens": 1},
+    "in place, multiplied": {"weights": "16 bits", "inplace": True, "factor": 2.5},
+    "gelu": {"weights": "16 bits", "activation": "gelu"},
+    "gpt-oss": {"weights": "16 bits", "activation": "swigluoai", "bias": True, "choices": 4},
+    "other devices' experts": {"weights": "16 bits", "here": 3},
+    "weights on the input": {"weights": "16 bits", "weights_on_input": True, "choices": 1},
+    "blocks": LARGE | {"weights": "blocks"},
+    "blocks, other devices' experts": LARGE
+    | {"weights": "blocks", "here": 3, "factor": 2.5, "inplace": True},
+    "channels": LARGE | {"weights": "channel"},
+    "tensors": LARGE | {"weights": "tensor", "rows": "tensor"},
+    "int8": LARGE | {"weights": "int8"},
+}
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+@pytest.mark.parametrize("name", EXPERTS)
+def test_experts(process, target, name):
+    case = RunnerCase(target, **({"tokens": 33} | EXPERTS[name]))
+    found = process.submit(sglang_experts.run, case).result()
+    assert found["findings"] == [] and found["overwritten"] == case.inplace
+    for error, allowed in zip(found["errors"], found["allowed"], strict=True):
+        assert error <= 2 * allowed
 
 
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])
