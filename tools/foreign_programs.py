@@ -82,7 +82,7 @@ CLIENTS = (
     ),
     Client(
         "vLLM's layers, with the batches of its tests of attention, on hipkittens",
-        ("test_vllm_attention.py", "test_vllm_layers.py", "test_vllm_linear.py", "test_vllm_experts.py"),
+        ("test_vllm_attention.py", "test_vllm_mla.py", "test_vllm_layers.py", "test_vllm_linear.py", "test_vllm_experts.py"),
         ("vllm", "compressed-tensors"), "vllm_packages",
     ),
     Client("SGLang's layers, on hipkittens", ("test_sglang.py",), ("sglang",), "sglang_packages"),

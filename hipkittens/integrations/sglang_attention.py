@@ -6,7 +6,8 @@
 The cache is read through SGLang's own table, where it lies: its slots are pages of one token, whatever --page-size, so nothing is gathered
 in a step. Supported are decoding, prefill and both mixed, with or without a cached prefix; sliding windows, logit caps and sinks; 16-bit
 caches and those of the target's 8-bit floats (--kv-cache-dtype fp8_e4m3); encoders. Refused, with the reason, when the backend or a batch
-is built: MLA, caches in another order, hybrid caches of sliding layers (--disable-hybrid-swa-memory), cross-attention, speculative decoding.
+is built: MLA, caches in another order, hybrid caches of sliding layers (--disable-hybrid-swa-memory), cross-attention, speculative
+decoding.
 
 Written against SGLang 0.5.23, whose own layers, caches and batches run it in the simulator (tests/oracles/test_sglang.py). **It has never
 run in an SGLang server on a GPU.** Importing requires SGLang.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""SGLang's linear layers of FP8 blocks on hipkittens.scaled_matmul, where `sglang.register` hooks the function with which SGLang computes them
-in Triton:
+"""SGLang's linear layers of FP8 blocks on hipkittens.scaled_matmul, where `sglang.register` hooks the function with which SGLang computes
+them in Triton:
 
     SGLANG_PLUGINS=hipkittens python -m sglang.launch_server --model-path MODEL --fp8-gemm-backend triton
 
@@ -39,8 +39,8 @@ def block_linear(
     act_scale_ue8m0: bool = False,
     **others: Any,
 ) -> Any:
-    """input (..., K) of weight (N, K) to (..., N), with the bias in the same launch, or `theirs`, SGLang's function, if ours does not support
-    the call. An input with input_scale (M, ceil(K / 128)) is quantized, and gives bfloat16.
+    """input (..., K) of weight (N, K) to (..., N), with the bias in the same launch; `theirs`, SGLang's function, if ours does not support the
+    call. An input with input_scale (M, ceil(K / 128)) is quantized, and gives bfloat16.
     """
     if list(block_size) != [_BLOCK, _BLOCK] or act_scale_ue8m0 or not input.numel():
         return theirs(

@@ -11,7 +11,7 @@ package does not change vLLM. Programs may call `register` themselves instead. v
 above.
 
 The attention backend, from `vllm_attention`, is registered as AttentionBackendEnum.CUSTOM unless another plugin has registered one, and is
-used where vLLM is told to use CUSTOM. Experts are those of `vllm_experts` and `vllm_scaled_experts`, linear layers those of `vllm_linear`:
+used where vLLM is told to use CUSTOM; those of multi-head latent attention are in `vllm_mla`. Experts are those of `vllm_experts` and `vllm_scaled_experts`, linear layers those of `vllm_linear`:
 those that are quantized. Under VLLM_BATCH_INVARIANT
 `hipkittens.set_batch_invariant` is on. The functions with which vLLM's Qwen3-Next decodes are in `vllm_delta_rule`.
 
@@ -91,11 +91,13 @@ def register() -> None:
     HipKittensRMSNorm.name, HipKittensRotaryEmbedding.name = RMSNorm.name, RotaryEmbedding.name
     from .vllm_experts import register as register_experts
     from .vllm_linear import register as register_linear
+    from .vllm_mla import register as register_mla
     from .vllm_scaled_experts import register as register_scaled_experts
 
     register_experts()
     register_scaled_experts()
     register_linear()
+    register_mla()
     _registered = True
 
 

@@ -179,12 +179,13 @@ def vllm(monkeypatch):
             return turn(query), None if key is None else turn(key)
 
     # They have seen another test's stubs.
-    for name in ("_vllm_switches", "vllm_experts", "vllm_linear", "vllm_scaled_experts"):
+    for name in ("_vllm_switches", "vllm_experts", "vllm_linear", "vllm_mla", "vllm_scaled_experts"):
         monkeypatch.delitem(sys.modules, f"hipkittens.integrations.{name}", raising=False)
     vllm_attention(monkeypatch)
     vllm_experts(monkeypatch, CustomOp)
     vllm_scaled_experts(monkeypatch)
     vllm_linear(monkeypatch)
+    vllm_mla(monkeypatch)
     install(
         monkeypatch,
         module("vllm.model_executor.custom_op", CustomOp=CustomOp),
@@ -195,8 +196,8 @@ def vllm(monkeypatch):
 
 
 def vllm_attention(monkeypatch, **switches):
-    """Returns the paths of the registered backends. switches: those of vllm.envs."""
-    registered = {}
+    """Returns the paths of the registered backends, without those under names of their own. switches: those of vllm.envs."""
+    registered, added = {}, {}
 
     class AttentionBackendEnum(enum.Enum):
         CUSTOM = None
@@ -206,6 +207,10 @@ def vllm_attention(monkeypatch, **switches):
 
         def get_path(self):
             return registered[self]
+
+        @classmethod
+        def register(cls, name, path):
+            added[name] = path
 
     class Generic:
         def __class_getitem__(cls, of):
@@ -394,6 +399,42 @@ def vllm_linear(monkeypatch):
         ),
     )
     return made
+
+
+def vllm_mla(monkeypatch):
+    """Base classes without behavior. Returns what is registered as prefill backends, by name."""
+    prefills = {}
+
+    class Impl:
+        def __class_getitem__(cls, of):
+            return cls
+
+        def __init__(
+            self, num_heads, head_size, scale, num_kv_heads, slopes, window, kv_cache_dtype, *others, **more
+        ):
+            self.scale, self.kv_cache_dtype, self.dcp_world_size = scale, kv_cache_dtype, more.pop("ranks", 1)
+
+    class PrefillNames:
+        __members__ = prefills
+        register = prefills.__setitem__
+
+    generic = type("Generic", (), {"__class_getitem__": classmethod(lambda cls, of: cls)})
+    install(
+        monkeypatch,
+        module(
+            "vllm.model_executor.layers.attention.mla_attention",
+            MLACommonBackend=type("MLACommonBackend", (), {}),
+            MLACommonImpl=Impl,
+            MLACommonMetadata=type("MLACommonMetadata", (), {}),
+            MLACommonMetadataBuilder=generic,
+            QueryLenSupport=enum.Enum("QueryLenSupport", ["UNIFORM"]),
+        ),
+        module(
+            "vllm.v1.attention.backends.mla.prefill.base", MLAPrefillBackend=type("MLAPrefillBackend", (), {})
+        ),
+        module("vllm.v1.attention.backends.mla.prefill.registry", MLAPrefillBackendEnum=PrefillNames),
+    )
+    return prefills
 
 
 def sglang(monkeypatch):
