@@ -8,8 +8,8 @@ SGLang runs every installed general plugin unless SGLANG_PLUGINS lists some. Thi
 package does not change SGLang. Features of the norm that ours does not have fall back to SGLang's own method, call by call: statistics of
 some columns, a rounding before the weight, a residual kept in float32, results of another dtype, a second summand, no rows.
 
-Attention is that of `sglang_attention`, where SGLang is told to use it; linear layers are those of `sglang_linear`, experts those of
-`sglang_experts`.
+Attention is that of `sglang_attention` and `sglang_mla`, where SGLang is told to use it; linear layers are those of `sglang_linear`,
+experts those of `sglang_experts`.
 
 Written against SGLang 0.5.23, whose own classes run with it in the simulator (tests/oracles/test_sglang.py). **It has never run in an
 SGLang server on a GPU.**

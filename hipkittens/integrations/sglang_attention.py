@@ -6,8 +6,8 @@
 The cache is read through SGLang's own table, where it lies: its slots are pages of one token, whatever --page-size, so nothing is gathered
 in a step. Supported are decoding, prefill and both mixed, with or without a cached prefix; sliding windows, logit caps and sinks; 16-bit
 caches and those of the target's 8-bit floats (--kv-cache-dtype fp8_e4m3); encoders. Refused, with the reason, when the backend or a batch
-is built: MLA, caches in another order, hybrid caches of sliding layers (--disable-hybrid-swa-memory), cross-attention, speculative
-decoding.
+is built: caches in another order, hybrid caches of sliding layers (--disable-hybrid-swa-memory), cross-attention, speculative decoding.
+Models with multi-head latent attention have `sglang_mla`'s.
 
 Written against SGLang 0.5.23, whose own layers, caches and batches run it in the simulator (tests/oracles/test_sglang.py). **It has never
 run in an SGLang server on a GPU.** Importing requires SGLang.
@@ -25,7 +25,7 @@ from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 
 from ..paged_attention import attention_paged
 
-_WHERE = "hipkittens' attention backend for SGLang"
+WHERE = "hipkittens' attention backend for SGLang"
 
 
 @dataclass(frozen=True)
@@ -48,18 +48,16 @@ class HipKittensAttentionBackend(AttentionBackend):
             model_runner.token_to_kv_pool,
         )
         pool = self.token_to_kv_pool
-        if model_runner.use_mla_backend:
-            raise ValueError(f"{_WHERE}: the model has multi-head latent attention; use another backend")
         if hasattr(pool, "full_kv_pool"):
             raise ValueError(
-                f"{_WHERE}: {type(pool).__name__} holds sliding layers apart; pass --disable-hybrid-swa-memory"
+                f"{WHERE}: {type(pool).__name__} holds sliding layers apart; pass --disable-hybrid-swa-memory"
             )
         if (layout := getattr(pool, "kv_cache_layout", "nhd")) != "nhd":
-            raise ValueError(f"{_WHERE}: the cache's layout is {layout}; allowed: nhd")
+            raise ValueError(f"{WHERE}: the cache's layout is {layout}; allowed: nhd")
         table = self.req_to_token_pool.req_to_token
         if table.numel() > torch.iinfo(torch.int32).max:
             raise ValueError(
-                f"{_WHERE}: {len(table)} requests of {table.shape[1]} tokens are more than 2^31 slots; "
+                f"{WHERE}: {len(table)} requests of {table.shape[1]} tokens are more than 2^31 slots; "
                 "lower --max-running-requests or --context-length"
             )
 
@@ -67,9 +65,9 @@ class HipKittensAttentionBackend(AttentionBackend):
         """Describes the batch once for all layers, without reading from the device."""
         mode = forward_batch.forward_mode
         if mode.is_target_verify() or mode.is_draft_extend_v2():
-            raise ValueError(f"{_WHERE}: speculative decoding is not supported; got {mode.name}")
+            raise ValueError(f"{WHERE}: speculative decoding is not supported; got {mode.name}")
         if forward_batch.encoder_lens is not None:
-            raise ValueError(f"{_WHERE}: cross-attention is not supported; got encoder_lens")
+            raise ValueError(f"{WHERE}: cross-attention is not supported; got encoder_lens")
         cu_seqlens_q, most = None, 1
         if not mode.is_decode_or_idle():
             lengths = forward_batch.extend_seq_lens
@@ -102,16 +100,16 @@ class HipKittensAttentionBackend(AttentionBackend):
     ) -> torch.Tensor:
         """q (T, H D) to (T, H D); k and v (T, H_k, D) are written to the cache first."""
         if given := [name for name, value in others.items() if value is not None]:
-            raise ValueError(f"{_WHERE}: {', '.join(given)} not supported")
+            raise ValueError(f"{WHERE}: {', '.join(given)} not supported")
         if layer.is_cross_attention or layer.attn_type == AttentionType.DECODER_BIDIRECTIONAL:
             kind = "cross-attention" if layer.is_cross_attention else layer.attn_type.value
-            raise ValueError(f"{_WHERE}: {kind} is not supported")
+            raise ValueError(f"{WHERE}: {kind} is not supported")
         if layer.v_head_dim != layer.qk_head_dim:
             raise ValueError(
-                f"{_WHERE}: heads of {layer.qk_head_dim} with values of {layer.v_head_dim} are not supported; allowed: equal sizes"
+                f"{WHERE}: heads of {layer.qk_head_dim} with values of {layer.v_head_dim} are not supported; allowed: equal sizes"
             )
         if layer.logit_cap and layer.logit_capping_method != "tanh":
-            raise ValueError(f"{_WHERE}: logit_capping_method is {layer.logit_capping_method}; allowed: tanh")
+            raise ValueError(f"{WHERE}: logit_capping_method is {layer.logit_capping_method}; allowed: tanh")
         if save_kv_cache and k is not None:
             # Only caches of another dtype have scales.
             scales = (layer.k_scale, layer.v_scale) if self.token_to_kv_pool.dtype != k.dtype else ()
@@ -133,11 +131,19 @@ class HipKittensAttentionBackend(AttentionBackend):
     forward_extend = forward_decode
 
 
+def of_model(model_runner: Any) -> HipKittensAttentionBackend:
+    """The backend of a model, by its kind of attention."""
+    from .sglang_mla import HipKittensLatentAttentionBackend
+
+    kind = HipKittensLatentAttentionBackend if model_runner.use_mla_backend else HipKittensAttentionBackend
+    return kind(model_runner)
+
+
 def register() -> None:
     """Adds the backend and its name to those that SGLang knows. Repeated calls have no effect."""
     from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES
     from sglang.srt.layers.attention.attention_registry import register_attention_backend
 
-    register_attention_backend("hipkittens")(HipKittensAttentionBackend)
+    register_attention_backend("hipkittens")(of_model)
     if "hipkittens" not in ATTENTION_BACKEND_CHOICES:
         ATTENTION_BACKEND_CHOICES.append("hipkittens")

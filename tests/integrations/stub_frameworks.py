@@ -490,7 +490,8 @@ def sglang(monkeypatch):
         def forward_aiter(self, *args, **kwargs):
             return self.forward_native(*args, **kwargs)
 
-    monkeypatch.delitem(sys.modules, "hipkittens.integrations.sglang_attention", raising=False)
+    for name in ("sglang_attention", "sglang_mla"):
+        monkeypatch.delitem(sys.modules, f"hipkittens.integrations.{name}", raising=False)
     backends = {}
 
     class AttentionBackend:

@@ -122,7 +122,6 @@ def test_prefill_and_decoding(sglang, target, window, stored):
 def test_what_is_refused(sglang):
     make = sglang.HipKittensAttentionBackend
     for changes, reason in (
-        ({"use_mla_backend": True}, "multi-head latent attention"),
         ({"token_to_kv_pool": SimpleNamespace(full_kv_pool=None)}, "--disable-hybrid-swa-memory"),
         ({"token_to_kv_pool": SimpleNamespace(kv_cache_layout="hnd")}, "layout is hnd; allowed: nhd"),
         (
@@ -154,8 +153,9 @@ def test_what_is_refused(sglang):
 def test_the_name_is_registered_once(sglang):
     for _ in range(2):
         sglang.register()
+    assert type(sglang.of_model(runner())) is sglang.HipKittensAttentionBackend
+    latent = sglang.of_model(runner(use_mla_backend=True))
+    assert type(latent).__name__ == "HipKittensLatentAttentionBackend"
     choices = sys.modules["sglang.srt.arg_groups.choices"].ATTENTION_BACKEND_CHOICES
     backends = sys.modules["sglang.srt.layers.attention.attention_registry"].ATTENTION_BACKENDS
-    assert choices == ["triton", "hipkittens"] and backends == {
-        "hipkittens": sglang.HipKittensAttentionBackend
-    }
+    assert choices == ["triton", "hipkittens"] and backends == {"hipkittens": sglang.of_model}

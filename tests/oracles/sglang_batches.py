@@ -166,7 +166,6 @@ def refused() -> dict[str, str]:
         except ValueError as error:
             said[name] = str(error)
 
-    of("mla", lambda: backend(case, use_mla_backend=True))
     hybrid = SimpleNamespace(full_kv_pool=None)
     of("hybrid", lambda: backend(case, token_to_kv_pool=hybrid))
     of("layout", lambda: backend(case, token_to_kv_pool=SimpleNamespace(kv_cache_layout="vectorized_5d")))
@@ -187,7 +186,114 @@ def refused() -> dict[str, str]:
     ):
         layer = RadixAttention(8, 128, 1.0, 2, 0, **changes)
         of(name, lambda layer=layer, more=more: ours.forward_decode(q, None, None, layer, batch, **more))
-    return said
+    latent, _, _ = backend(case, use_mla_backend=True)
+    wide, rows = {"head_dim": 576, "v_head_dim": 512, "num_kv_heads": 1}, torch.zeros(1, 8 * 576)
+    full = {"head_dim": 192, "v_head_dim": 128, "num_kv_heads": 8}
+    batch.encoder_lens = None
+    latent.init_forward_metadata(batch)
+    for name, changes, more in (
+        ("sparse", wide, {"topk_indices": rows}),
+        ("latent window", wide | {"sliding_window_size": 4}, {}),
+        ("prefix", full, {}),
+    ):
+        layer = RadixAttention(8, scaling=1.0, layer_id=0, **changes)
+        given = rows[:, : 8 * layer.qk_head_dim]
+        of(
+            name,
+            lambda layer=layer, more=more, given=given: latent.forward_decode(
+                given, None, None, layer, batch, **more
+            ),
+        )
+    return said  # fmt: skip
+
+
+def run_latent(case: Case) -> dict[str, Any]:
+    """As `run`, for both layers of DeepSeek's attention, with a cache of latents: new tokens without a prefix go through the layer with keys
+    and values in full, as in SGLang's models, which have written their latents before; others through the absorbed one."""
+    from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
+    from sglang.srt.layers.radix_attention import RadixAttention
+    from sglang.srt.mem_cache.memory_pool import MLATokenToKVPool, ReqToTokenPool
+    from sglang.srt.model_executor.forward_context import ForwardContext, forward_context
+    from sglang.srt.plugins import load_plugins
+    from sglang.srt.runtime_context import get_parallel
+
+    load_plugins()
+    random = torch.Generator().manual_seed(0)
+    found: dict[str, Any] = {"ours": [], "theirs": []}
+    stored = formats.float8(case.target) if case.cache == "fp8" else case.dtype
+    nope, rotary, of_value, latent, heads = 128, 64, 128, 512, case.heads
+    scaling = (nope + rotary) ** -0.5
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=random).to(case.dtype)
+
+    weight = (normal(heads, nope + of_value, latent) * latent**-0.5).to(case.dtype)
+
+    def in_full(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        wide = torch.einsum("tl,hol->tho", rows[:, :latent], weight.to(rows.dtype))
+        keys = torch.cat([wide[..., :nope], rows[:, None, latent:].expand(-1, heads, -1)], -1)
+        return keys, wide[..., nope:]
+
+    with (
+        torch.inference_mode(),
+        get_parallel().override(dcp_enabled=False),
+        hipkittens.simulate(case.target, checks="all") as launches,
+    ):
+        requests = ReqToTokenPool(16, CONTEXT, "cpu", False)
+        cache = MLATokenToKVPool(SLOTS, 1, stored, latent, rotary, 2, "cpu", False)
+        runner = {"req_to_token_pool": requests, "token_to_kv_pool": cache, "use_mla_backend": True}
+        ours = ATTENTION_BACKENDS["hipkittens"](SimpleNamespace(**runner))
+        for each in cache.kv_buffer:
+            each.view(cache.dtype).copy_(torch.full(each.shape, math.nan).to(cache.dtype))
+        requests.req_to_token.fill_(0x7FFFFFFF)
+        absorbed = RadixAttention(heads, latent + rotary, scaling, 1, 1, v_head_dim=latent)
+        full = RadixAttention(heads, nope + rotary, scaling, heads, 1, v_head_dim=of_value)
+        rows = torch.randperm(16, generator=random)[:3] + 1
+        free = torch.randperm(SLOTS - 1, generator=random) + 1
+        before, held = [0] * 3, [torch.empty(0, dtype=torch.int64)] * 3
+        for new in case.steps:
+            parts = free[: sum(new)].split(new)
+            free = free[sum(new) :]
+            for i, part in enumerate(parts):
+                requests.req_to_token[rows[i], before[i] : before[i] + new[i]] = part.to(torch.int32)
+                held[i] = torch.cat([held[i], part])
+            kv = normal(sum(new), latent + rotary)
+            batch = _batch(case, new, before, rows, torch.cat(parts))
+            batch.extend_prefix_lens_cpu = list(before)
+            ours.init_forward_metadata(batch)
+            prefill = not any(before)
+            q = normal(sum(new), heads * (nope + rotary if prefill else latent + rotary))
+            with forward_context(ForwardContext(attn_backend=ours)):
+                if prefill:
+                    cache.set_kv_buffer(absorbed, batch.out_cache_loc, kv[:, None], kv[:, None, :latent])
+                    out = full(q.clone(), *in_full(kv), batch, save_kv_cache=False)
+                else:
+                    out = absorbed(q.clone(), kv[:, None].clone(), kv[:, None, :latent].clone(), batch)
+            errors = [0.0, 0.0]
+            for i, (of_q, of_out, of_kv) in enumerate(
+                zip(q.split(new), out.split(new), kv.split(new), strict=True)
+            ):
+                read = of_kv if prefill else cache.get_key_buffer(1)[held[i]][:, 0]
+                for number, dtype in enumerate((torch.float64, case.dtype)):
+                    keys, values = (
+                        in_full(read.to(case.dtype)) if prefill else (read[:, None], read[:, None, :latent])
+                    )
+                    ask = of_q.view(new[i], heads, -1).to(dtype).transpose(0, 1)
+                    keys, values = (
+                        each.to(dtype).expand(-1, heads, -1).transpose(0, 1) for each in (keys, values)
+                    )
+                    distance = torch.arange(len(read) - new[i], len(read))[:, None] - torch.arange(len(read))
+                    scores = (ask @ keys.transpose(1, 2) * scaling).masked_fill(distance < 0, -math.inf)
+                    result = (scores.softmax(-1) @ values).transpose(0, 1).reshape(new[i], -1)
+                    if number == 0:
+                        exact = result
+                        errors[0] = max(errors[0], float((of_out.double() - exact).abs().max()))
+                    else:
+                        errors[1] = max(errors[1], float((result.double() - exact).abs().max()))
+            found["ours"].append(errors[0])
+            found["theirs"].append(errors[1])
+            before = [b + n for b, n in zip(before, new, strict=True)]
+    return found | {"findings": [str(each) for each in launches.findings]}  # fmt: skip
 
 
 def choices() -> list[str]:

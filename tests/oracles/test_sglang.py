@@ -48,7 +48,6 @@ def test_attention(process, target, name):
 def test_what_is_refused(process):
     said = process.submit(sglang_batches.refused).result()
     reasons = {
-        "mla": "multi-head latent attention",
         "hybrid": "--disable-hybrid-swa-memory",
         "layout": "vectorized_5d; allowed: nhd",
         "slots": "more than 2^31 slots; lower --max-running-requests",
@@ -58,6 +57,9 @@ def test_what_is_refused(process):
         "values": "heads of 128 with values of 64",
         "capping": "logit_capping_method is sigmoid",
         "rope": "q_rope not supported",
+        "sparse": "topk_indices not supported",
+        "latent window": "logit caps and windows",
+        "prefix": "heads of 192 with values of 128 are only for new tokens without a prefix",
     }
     assert said.keys() == reasons.keys()
     assert all(reason in said[name] for name, reason in reasons.items())
@@ -65,6 +67,20 @@ def test_what_is_refused(process):
 
 def test_the_server_knows_the_backend(process):
     assert process.submit(sglang_batches.choices).result().count("hipkittens") == 1
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+@pytest.mark.parametrize("heads", [16, 128])
+@pytest.mark.parametrize("cache", [None, "fp8"])
+def test_latent_attention(process, target, heads, cache):
+    dtype = torch.bfloat16 if heads == 128 else torch.float16
+    # Prefill without a prefix, and behind one; decoding.
+    steps = ((1, 17, 130), (3, 1, 20), (1, 1, 1))
+    case = Case(target, steps, heads=heads, dtype=dtype, cache=cache)
+    found = process.submit(sglang_batches.run_latent, case).result()
+    assert found["findings"] == []
+    for ours, theirs in zip(found["ours"], found["theirs"], strict=True):
+        assert ours <= 2 * theirs
 
 
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])
