@@ -55,10 +55,26 @@ def register() -> None:
         HookRegistry.register(f"sglang.srt.layers.layernorm.RMSNorm.{method}", norm, HookType.AROUND)
     HookRegistry.register(linear.TARGET, linear.block_linear, HookType.AROUND)
     HookRegistry.register(of_experts.TARGET, of_experts.experts, HookType.AROUND)
-    from .sglang_attention import register as register_attention
-
-    register_attention()
+    _register_attention()
     _registered = True
+
+
+def _register_attention() -> None:
+    """Adds the backend and its name to those that SGLang knows."""
+    from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES
+    from sglang.srt.layers.attention.attention_registry import register_attention_backend
+
+    from .sglang_attention import HipKittensAttentionBackend
+    from .sglang_mla import HipKittensLatentAttentionBackend
+
+    @register_attention_backend("hipkittens")
+    def of_model(model_runner: Any) -> HipKittensAttentionBackend:
+        """The backend of a model, by its kind of attention."""
+        latent = model_runner.use_mla_backend
+        kind = HipKittensLatentAttentionBackend if latent else HipKittensAttentionBackend
+        return kind(model_runner)
+
+    ATTENTION_BACKEND_CHOICES.append("hipkittens")
 
 
 def norm(

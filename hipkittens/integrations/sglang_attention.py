@@ -129,21 +129,3 @@ class HipKittensAttentionBackend(AttentionBackend):
         return out.view(q.shape)
 
     forward_extend = forward_decode
-
-
-def of_model(model_runner: Any) -> HipKittensAttentionBackend:
-    """The backend of a model, by its kind of attention."""
-    from .sglang_mla import HipKittensLatentAttentionBackend
-
-    kind = HipKittensLatentAttentionBackend if model_runner.use_mla_backend else HipKittensAttentionBackend
-    return kind(model_runner)
-
-
-def register() -> None:
-    """Adds the backend and its name to those that SGLang knows. Repeated calls have no effect."""
-    from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES
-    from sglang.srt.layers.attention.attention_registry import register_attention_backend
-
-    register_attention_backend("hipkittens")(of_model)
-    if "hipkittens" not in ATTENTION_BACKEND_CHOICES:
-        ATTENTION_BACKEND_CHOICES.append("hipkittens")

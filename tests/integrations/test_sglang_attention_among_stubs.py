@@ -151,11 +151,15 @@ def test_what_is_refused(sglang):
 
 
 def test_the_name_is_registered_once(sglang):
+    sys.modules.pop("hipkittens.integrations.sglang", None)
+    plugin = importlib.import_module("hipkittens.integrations.sglang")
     for _ in range(2):
-        sglang.register()
-    assert type(sglang.of_model(runner())) is sglang.HipKittensAttentionBackend
-    latent = sglang.of_model(runner(use_mla_backend=True))
-    assert type(latent).__name__ == "HipKittensLatentAttentionBackend"
-    choices = sys.modules["sglang.srt.arg_groups.choices"].ATTENTION_BACKEND_CHOICES
+        plugin.register()
+    sys.modules.pop(plugin.__name__)
+    assert sys.modules["sglang.srt.arg_groups.choices"].ATTENTION_BACKEND_CHOICES == ["triton", "hipkittens"]
     backends = sys.modules["sglang.srt.layers.attention.attention_registry"].ATTENTION_BACKENDS
-    assert choices == ["triton", "hipkittens"] and backends == {"hipkittens": sglang.of_model}
+    made = [backends["hipkittens"](runner(use_mla_backend=latent)) for latent in (False, True)]
+    assert [type(each).__name__ for each in made] == [
+        "HipKittensAttentionBackend",
+        "HipKittensLatentAttentionBackend",
+    ]
