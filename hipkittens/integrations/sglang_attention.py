@@ -4,9 +4,10 @@
     SGLANG_PLUGINS=hipkittens python -m sglang.launch_server --model-path MODEL --attention-backend hipkittens
 
 The cache is read through SGLang's own table, where it lies: its slots are pages of one token, whatever --page-size, so nothing is gathered
-in a step. Supported are decoding, prefill and both mixed, with or without a cached prefix; sliding windows, logit caps and sinks; 16-bit
+in a step, except for sliding layers with a cache of their own (gpt-oss, Gemma 3), whose slots within the window are looked up once for all
+of them. Supported are decoding, prefill and both mixed, with or without a cached prefix; sliding windows, logit caps and sinks; 16-bit
 caches and those of the target's 8-bit floats (--kv-cache-dtype fp8_e4m3); encoders. Refused, with the reason, when the backend or a batch
-is built: caches in another order, hybrid caches of sliding layers (--disable-hybrid-swa-memory), cross-attention, speculative decoding.
+is built: caches in another order, those of hybrid linear attention, cross-attention, speculative decoding.
 Models with multi-head latent attention have `sglang_mla`'s.
 
 Written against SGLang 0.5.23, whose own layers, caches and batches run it in the simulator (tests/oracles/test_sglang.py). **It has never
@@ -15,7 +16,7 @@ run in an SGLang server on a GPU.** Importing requires SGLang.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,12 +31,15 @@ WHERE = "hipkittens' attention backend for SGLang"
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch's sequences, as `attention_paged` takes them. cu_seqlens_q: None where each has one new token."""
+    """A batch's sequences, as `attention_paged` takes them. cu_seqlens_q: None where each has one new token. windows: the table of slots and
+    the number of keys of each sequence, for sliding layers with a cache of their own, by the size of the window.
+    """
 
     table_starts: torch.Tensor
     seqused_k: torch.Tensor
     cu_seqlens_q: torch.Tensor | None
     max_seqlen_q: int
+    windows: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
 
 class HipKittensAttentionBackend(AttentionBackend):
@@ -48,12 +52,13 @@ class HipKittensAttentionBackend(AttentionBackend):
             model_runner.token_to_kv_pool,
         )
         pool = self.token_to_kv_pool
-        if hasattr(pool, "full_kv_pool"):
-            raise ValueError(
-                f"{WHERE}: {type(pool).__name__} holds sliding layers apart; pass --disable-hybrid-swa-memory"
-            )
-        if (layout := getattr(pool, "kv_cache_layout", "nhd")) != "nhd":
-            raise ValueError(f"{WHERE}: the cache's layout is {layout}; allowed: nhd")
+        # Whether each layer slides, where sliding layers have a cache of their own.
+        self._slides = {layer: apart for layer, (_, apart) in getattr(pool, "layers_mapping", {}).items()}
+        if hasattr(pool, "full_kv_pool") and not self._slides:
+            raise ValueError(f"{WHERE}: the cache is a {type(pool).__name__}; use another attention backend")
+        for part in (pool.full_kv_pool, pool.swa_kv_pool) if self._slides else (pool,):
+            if (layout := getattr(part, "kv_cache_layout", "nhd")) != "nhd":
+                raise ValueError(f"{WHERE}: the cache's layout is {layout}; allowed: nhd")
         table = self.req_to_token_pool.req_to_token
         if table.numel() > torch.iinfo(torch.int32).max:
             raise ValueError(
@@ -80,6 +85,22 @@ class HipKittensAttentionBackend(AttentionBackend):
             cu_seqlens_q,
             most,
         )
+
+    def _within(self, left: int, forward_batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """The slots of the keys that new tokens see through a window, in the cache of sliding layers, int32 (requests, left + new tokens),
+        and how many they are. Those before them may have been freed, and are not looked up.
+        """
+        of_batch = self.forward_metadata
+        if left not in of_batch.windows:
+            new = 1 if of_batch.cu_seqlens_q is None else forward_batch.extend_seq_lens
+            seen = torch.minimum(of_batch.seqused_k, new + torch.full_like(of_batch.seqused_k, left))
+            width = left + of_batch.max_seqlen_q
+            at = (of_batch.seqused_k - seen)[:, None] + torch.arange(width, device=seen.device)
+            at = torch.minimum(at, of_batch.seqused_k[:, None] - 1).clamp(min=0)
+            slots = self.req_to_token_pool.req_to_token[forward_batch.req_pool_indices[:, None], at]
+            table = self.token_to_kv_pool.translate_loc_from_full_to_swa(slots.to(torch.int64))
+            of_batch.windows[left] = table.to(torch.int32), seen.to(torch.int32)
+        return of_batch.windows[left]
 
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
         """Nothing: graphs record `init_forward_metadata_in_graph`."""
@@ -110,21 +131,27 @@ class HipKittensAttentionBackend(AttentionBackend):
             )
         if layer.logit_cap and layer.logit_capping_method != "tanh":
             raise ValueError(f"{WHERE}: logit_capping_method is {layer.logit_capping_method}; allowed: tanh")
+        slides = self._slides.get(layer.layer_id, False)
         if save_kv_cache and k is not None:
             # Only caches of another dtype have scales.
-            scales = (layer.k_scale, layer.v_scale) if self.token_to_kv_pool.dtype != k.dtype else ()
-            self.token_to_kv_pool.set_kv_buffer(
-                layer, KVWriteLoc(forward_batch.out_cache_loc, None), k, v, *scales
-            )
+            pool, slots = self.token_to_kv_pool, forward_batch.out_cache_loc
+            scales = (layer.k_scale, layer.v_scale) if pool.dtype != k.dtype else ()
+            apart = pool.translate_loc_from_full_to_swa(slots) if slides else None
+            pool.set_kv_buffer(layer, KVWriteLoc(slots, apart), k, v, *scales)
         k_cache, v_cache = self.token_to_kv_pool.get_kv_buffer(layer.layer_id)
         causal = layer.attn_type == AttentionType.DECODER
         left = layer.sliding_window_size if causal else -1
         of_batch = self.forward_metadata
+        if slides:
+            (table, lengths), starts = self._within(left, forward_batch), None
+        else:
+            table, lengths = self.req_to_token_pool.req_to_token.view(-1), of_batch.seqused_k
+            starts = of_batch.table_starts
         out = attention_paged(
-            q.view(-1, layer.tp_q_head_num, layer.qk_head_dim), k_cache.unsqueeze(1), v_cache.unsqueeze(1),
-            self.req_to_token_pool.req_to_token.view(-1), of_batch.seqused_k, of_batch.cu_seqlens_q, of_batch.max_seqlen_q,
-            causal=causal, scale=layer.scaling, window_size=(left, 0 if left >= 0 else -1), softcap=layer.logit_cap, sinks=sinks,
-            k_scale=layer.k_scale, v_scale=layer.v_scale, table_starts=of_batch.table_starts,
+            q.view(-1, layer.tp_q_head_num, layer.qk_head_dim), k_cache.unsqueeze(1), v_cache.unsqueeze(1), table, lengths,
+            of_batch.cu_seqlens_q, of_batch.max_seqlen_q, causal=causal, scale=layer.scaling,
+            window_size=(left, 0 if left >= 0 else -1), softcap=layer.logit_cap, sinks=sinks, k_scale=layer.k_scale,
+            v_scale=layer.v_scale, table_starts=starts,
         )  # fmt: skip
         return out.view(q.shape)
 

@@ -41,6 +41,28 @@ class Pool:
         return self.k, self.v
 
 
+class PoolsApart:
+    """Layer 0 slides and has a cache of its own, layer 1 does not."""
+
+    def __init__(self, dtype):
+        self.dtype, self.layers_mapping = dtype, {0: (0, True), 1: (0, False)}
+        self.full_kv_pool, self.swa_kv_pool = Pool(dtype), Pool(dtype)
+        self.mapping = torch.zeros(SLOTS, dtype=torch.int64)
+
+    def translate_loc_from_full_to_swa(self, slots):
+        return self.mapping[slots]
+
+    def set_kv_buffer(self, layer, loc, k, v):
+        slots, apart = loc
+        slides = self.layers_mapping[layer.layer_id][1]
+        (self.swa_kv_pool if slides else self.full_kv_pool).set_kv_buffer(
+            layer, apart if slides else slots, k, v
+        )
+
+    def get_kv_buffer(self, layer_id):
+        return (self.swa_kv_pool if self.layers_mapping[layer_id][1] else self.full_kv_pool).get_kv_buffer(0)
+
+
 def runner(dtype=torch.bfloat16, **changes):
     table = torch.full((6, 40), 0x7FFFFFFF, dtype=torch.int32)
     given = {
@@ -119,10 +141,63 @@ def test_prefill_and_decoding(sglang, target, window, stored):
     assert launches.findings == []
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_sliding_layers_with_a_cache_of_their_own(sglang, monkeypatch, target):
+    monkeypatch.setattr(sglang, "KVWriteLoc", lambda loc, apart: (loc, apart))
+    pools, window = PoolsApart(torch.bfloat16), 3
+    of_model = runner(token_to_kv_pool=pools)
+    rows, random = torch.tensor([4, 1]), torch.Generator().manual_seed(1)
+    free, apart = torch.randperm(SLOTS, generator=random), torch.randperm(SLOTS - 1, generator=random) + 1
+    table = of_model.req_to_token_pool.req_to_token
+    before, held = [0, 0], [torch.empty(0, dtype=torch.int64)] * 2
+    with hipkittens.simulate(target, checks="all") as launches:
+        backend = sglang.HipKittensAttentionBackend(of_model)
+        for new in ((9, 1), (2, 7), (1, 1)):
+            parts, free = free[: sum(new)].split(new), free[sum(new) :]
+            pools.mapping[torch.cat(parts)], apart = apart[: sum(new)], apart[sum(new) :]
+            for i in range(2):
+                held[i] = torch.cat([held[i], parts[i]])
+                table[rows[i], before[i] : len(held[i])] = parts[i].int()
+            q, k, v = (
+                torch.randn(sum(new), heads, SIZE, generator=random).to(torch.bfloat16)
+                for heads in (HEADS, KEY_HEADS, KEY_HEADS)
+            )
+            of_batch = batch(new, before, rows, torch.cat(parts))
+            backend.init_forward_metadata(of_batch)
+            outs = [
+                backend.forward_extend(q.flatten(1), k, v, layer(sglang, layer_id=number, sliding_window_size=size), of_batch)
+                for number, size in ((0, window), (1, -1))
+            ]  # fmt: skip
+            # Another sliding layer of the batch finds the slots that have been looked up.
+            known = backend.forward_metadata.windows[window]
+            assert backend._within(window, of_batch) is known and len(backend.forward_metadata.windows) == 1
+            caches = (pools.swa_kv_pool, pools.mapping), (pools.full_kv_pool, torch.arange(SLOTS))
+            for out, (pool, slots), size in zip(outs, caches, (window, -1), strict=True):
+                for i, part in enumerate(q.split(new)):
+                    at = slots[held[i]]
+                    expected = reference(part, pool.k[at].double(), pool.v[at].double(), size)
+                    torch.testing.assert_close(out.split(new)[i].double(), expected, rtol=0.02, atol=0.02)
+            before = [len(each) for each in held]
+    assert launches.findings == []
+
+
 def test_what_is_refused(sglang):
     make = sglang.HipKittensAttentionBackend
     for changes, reason in (
-        ({"token_to_kv_pool": SimpleNamespace(full_kv_pool=None)}, "--disable-hybrid-swa-memory"),
+        (
+            {"token_to_kv_pool": SimpleNamespace(full_kv_pool=None)},
+            "the cache is a SimpleNamespace; use another",
+        ),
+        (
+            {
+                "token_to_kv_pool": SimpleNamespace(
+                    layers_mapping={0: (0, True)},
+                    full_kv_pool=SimpleNamespace(),
+                    swa_kv_pool=SimpleNamespace(kv_cache_layout="hnd"),
+                )
+            },
+            "layout is hnd; allowed: nhd",
+        ),
         ({"token_to_kv_pool": SimpleNamespace(kv_cache_layout="hnd")}, "layout is hnd; allowed: nhd"),
         (
             {"req_to_token_pool": SimpleNamespace(req_to_token=torch.empty(1 << 16, 1 << 15, device="meta"))},

@@ -34,18 +34,26 @@ class Case:
     logit_cap: float = 0.0
     sinks: bool = False
     encoder: bool = False
+    apart: bool = False  # the layer slides, and its cache is apart from that of other layers
 
 
 def backend(case: Case, **changes: Any) -> tuple[Any, Any, Any]:
     """Our backend, as SGLang makes it by its name, with its table and its cache."""
     from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
     from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, ReqToTokenPool
+    from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
     from sglang.srt.plugins import load_plugins
 
     load_plugins()
     requests = ReqToTokenPool(16, CONTEXT, "cpu", False)
     stored = formats.float8(case.target) if case.cache == "fp8" else case.dtype
-    cache = MHATokenToKVPool(SLOTS, 1, stored, case.key_heads, case.head_size, 2, "cpu", False)
+    if case.apart:
+        cache = SWAKVPool(SLOTS, SLOTS // 2, 1, stored, case.key_heads, case.head_size, [1], [0], "cpu")
+        # As SGLang's allocator has it: 0 for slots without one in the other cache, and -1 for -1.
+        cache.full_to_swa_index_mapping = torch.zeros(SLOTS + 2, dtype=torch.int64)
+        cache.full_to_swa_index_mapping[-1] = -1
+    else:
+        cache = MHATokenToKVPool(SLOTS, 1, stored, case.key_heads, case.head_size, 2, "cpu", False)
     given = {"req_to_token_pool": requests, "token_to_kv_pool": cache, "use_mla_backend": False} | changes
     return ATTENTION_BACKENDS["hipkittens"](SimpleNamespace(**given)), requests, cache
 
@@ -79,7 +87,8 @@ def run(case: Case) -> dict[str, Any]:
     found: dict[str, Any] = {"ours": [], "theirs": [], "finite": True}
     with torch.inference_mode(), hipkittens.simulate(case.target, checks="all") as launches:
         ours, requests, cache = backend(case)
-        for each in (*cache.k_buffer, *cache.v_buffer):
+        own, number = (cache.swa_kv_pool, 0) if case.apart else (cache, 1)
+        for each in (*own.k_buffer, *own.v_buffer):
             each.view(cache.dtype).copy_(torch.full(each.shape, math.nan).to(cache.dtype))
         requests.req_to_token.fill_(0x7FFFFFFF)
         kind = AttentionType.ENCODER_ONLY if case.encoder else AttentionType.DECODER
@@ -93,13 +102,23 @@ def run(case: Case) -> dict[str, Any]:
         count = len(case.steps[0])
         rows = torch.randperm(16, generator=random)[:count] + 1
         free = torch.randperm(SLOTS - 1, generator=random) + 1
+        sliding = torch.randperm(SLOTS // 2 - 1, generator=random) + 1
         before, held = [0] * count, [torch.empty(0, dtype=torch.int64)] * count
+        in_cache = [each.clone() for each in held]
         for new in case.steps:
             parts = free[: sum(new)].split(new)
             free = free[sum(new) :]
             for i, part in enumerate(parts):
                 requests.req_to_token[rows[i], before[i] : before[i] + new[i]] = part.to(torch.int32)
                 held[i] = torch.cat([held[i], part])
+                if case.apart:
+                    of_part, sliding = sliding[: new[i]], sliding[new[i] :]
+                    mapping = cache.full_to_swa_index_mapping
+                    mapping[part] = of_part
+                    # Keys that no new token sees have been freed.
+                    mapping[held[i][: max(0, len(held[i]) - new[i] - case.window)]] = 0
+                    part = of_part
+                in_cache[i] = torch.cat([in_cache[i], part])
             q, k, v = (
                 torch.randn(sum(new), heads * case.head_size, generator=random).to(case.dtype)
                 for heads in (case.heads, case.key_heads, case.key_heads)
@@ -114,7 +133,8 @@ def run(case: Case) -> dict[str, Any]:
             errors = [0.0, 0.0]
             for i, (of_q, of_out) in enumerate(zip(q.split(new), out.split(new), strict=True)):
                 keys, values = (
-                    each.view(cache.dtype)[held[i]] for each in (cache.k_buffer[1], cache.v_buffer[1])
+                    each.view(cache.dtype)[in_cache[i]]
+                    for each in (own.k_buffer[number], own.v_buffer[number])
                 )
                 exact, theirs = (
                     attention(case, of_q, keys, values, layer, sinks, dtype)
@@ -166,7 +186,7 @@ def refused() -> dict[str, str]:
         except ValueError as error:
             said[name] = str(error)
 
-    hybrid = SimpleNamespace(full_kv_pool=None)
+    hybrid = SimpleNamespace(full_kv_pool=None, layers_mapping={})
     of("hybrid", lambda: backend(case, token_to_kv_pool=hybrid))
     of("layout", lambda: backend(case, token_to_kv_pool=SimpleNamespace(kv_cache_layout="vectorized_5d")))
     large = SimpleNamespace(req_to_token=torch.empty(1 << 16, 1 << 16, dtype=torch.int32, device="meta"))

@@ -24,6 +24,8 @@ CASES = {
     "heads of 256": {"head_size": 256, "heads": 4, "key_heads": 1},
     "gpt-oss": {"head_size": 64, "window": 20, "sinks": True},
     "Gemma 2": {"head_size": 256, "heads": 4, "key_heads": 2, "window": 64, "logit_cap": 30.0},
+    "gpt-oss, sliding layers apart": {"head_size": 64, "window": 20, "sinks": True, "apart": True},
+    "sliding layers apart, 8-bit cache": {"window": 128, "apart": True, "cache": "fp8"},
     "8-bit cache": {"cache": "fp8"},
     "encoder": {"steps": ((5, 33, 128),), "encoder": True},
     "a request among decoding ones": {"steps": ((20, 7), (1, 65))},
@@ -48,7 +50,7 @@ def test_attention(process, target, name):
 def test_what_is_refused(process):
     said = process.submit(sglang_batches.refused).result()
     reasons = {
-        "hybrid": "--disable-hybrid-swa-memory",
+        "hybrid": "the cache is a SimpleNamespace; use another",
         "layout": "vectorized_5d; allowed: nhd",
         "slots": "more than 2^31 slots; lower --max-running-requests",
         "verify": "speculative decoding",
