@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""SGLang's attention, experts, linear layers of FP8 blocks and RMSNorm on hipkittens, as a general plugin of SGLang named hipkittens:
+"""SGLang's attention, experts, FP8 linear layers and RMSNorm on hipkittens, as a general plugin of SGLang named hipkittens:
 
     SGLANG_PLUGINS=hipkittens python -m sglang.launch_server --model-path MODEL \\
         --attention-backend hipkittens --fp8-gemm-backend triton --moe-runner-backend triton
@@ -37,7 +37,7 @@ def plugin() -> None:
     """Entry point that SGLang calls in each of its processes: `register`, if SGLANG_PLUGINS lists hipkittens."""
     if "hipkittens" in [name.strip() for name in os.environ.get("SGLANG_PLUGINS", "").split(",")]:
         log.info(
-            "SGLang's RMSNorm, experts and linear layers of FP8 blocks are hipkittens', which have not run in an SGLang server"
+            "SGLang's RMSNorm, experts and FP8 linear layers are hipkittens', which have not run in an SGLang server"
         )
         register()
 
@@ -53,7 +53,9 @@ def register() -> None:
 
     for method in METHODS:
         HookRegistry.register(f"sglang.srt.layers.layernorm.RMSNorm.{method}", norm, HookType.AROUND)
-    HookRegistry.register(linear.TARGET, linear.block_linear, HookType.AROUND)
+    HookRegistry.register(linear.BLOCK_TARGET, linear.block_linear, HookType.AROUND)
+    if os.environ.get("SGLANG_USE_AITER", "").lower() not in ("1", "true", "yes", "y"):
+        HookRegistry.register(linear.TARGET, linear.scaled_linear, HookType.AROUND)
     HookRegistry.register(of_experts.TARGET, of_experts.experts, HookType.AROUND)
     _register_attention()
     _registered = True

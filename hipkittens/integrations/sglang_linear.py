@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""SGLang's linear layers of FP8 blocks on hipkittens.scaled_matmul, where `sglang.register` hooks the function with which SGLang computes
-them in Triton:
+"""SGLang's FP8 linear layers on hipkittens.scaled_matmul, where `sglang.register` hooks the functions with which SGLang computes them:
 
     SGLANG_PLUGINS=hipkittens python -m sglang.launch_server --model-path MODEL --fp8-gemm-backend triton
 
-That is the backend whose weights stay as they are loaded, and SGLang's choice on ROCm without SGLANG_USE_AITER. Scales of 128x128 blocks
-(DeepSeek-V3, Qwen3-FP8) are supported, with activations that are quantized here, per 128 columns, or arrive quantized; other blocks, and
-activations that are to have scales of powers of two, are left to SGLang, call by call.
+Scales of 128x128 blocks (DeepSeek-V3, Qwen3-FP8): its function in Triton, the backend whose weights stay as they are loaded, and SGLang's
+choice on ROCm without SGLANG_USE_AITER. Activations are quantized here, per 128 columns, or arrive quantized.
+
+Scales of channels and tensors (fp8, w8a8_fp8, compressed-tensors, Quark, ModelOpt): `apply_fp8_linear`, unless SGLANG_USE_AITER is set, with
+which SGLang shuffles weights for AITER. Activations are quantized here, per token or per tensor as SGLang does on ROCm, or with a fixed
+scale, or arrive quantized.
+
+What else there is, such as other blocks and activations that are to have scales of powers of two, is left to SGLang, call by call.
 
 Written against SGLang 0.5.23, whose own layer and method run it in the simulator (tests/oracles/test_sglang.py). **It has never run in an
 SGLang server on a GPU.**
@@ -22,7 +26,8 @@ import torch
 from ..quantization import QuantSpec, quantize
 from ..scaled_gemm import scaled_matmul
 
-TARGET = "sglang.srt.layers.quantization.fp8_utils.triton_w8a8_block_fp8_linear"
+_MODULE = "sglang.srt.layers.quantization.fp8_utils"
+BLOCK_TARGET, TARGET = f"{_MODULE}.triton_w8a8_block_fp8_linear", f"{_MODULE}.apply_fp8_linear"
 _BLOCK = 128
 # SGLang's lower bound of the largest magnitude of a group.
 _ROWS = QuantSpec("fp8", _BLOCK, floor=1e-10)
@@ -59,3 +64,59 @@ def block_linear(
         out_dtype=out_dtype,
     )
     return out.view(*input.shape[:-1], len(weight))
+
+
+def _of_rows(
+    rows: torch.Tensor, scale: torch.Tensor | None, per_token: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantized activations and their scales: of the whole tensor, () or with one element, or of rows, (M, 1)."""
+    if rows.dtype.itemsize > 1:
+        granularity: Any = "row" if per_token and scale is None else "tensor"
+        return quantize(rows, QuantSpec("fp8", granularity), None if scale is None else scale.reshape(()))
+    if scale is None:
+        raise ValueError("hipkittens' linear layers for SGLang: quantized activations have no input_scale")
+    return rows, scale
+
+
+def scaled_linear(
+    theirs: Callable[..., Any],
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+    input_scale: torch.Tensor | None = None,
+    input_scale_ub: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    cutlass_fp8_supported: bool | None = None,
+    use_per_token_if_dynamic: bool = False,
+    pad_output: bool | None = None,
+    compressed_tensor_quant: bool = False,
+    pre_quant_output_dtype: torch.dtype | None = None,
+) -> Any:
+    """input (..., K) of weight (K, N) to (..., N), with the bias in the same launch; `theirs`, SGLang's function, if ours does not support the
+    call. A quantized input with input_scale, one element or (M, 1), gives pre_quant_output_dtype, by default bfloat16.
+    """
+    rows, columns = input.reshape(-1, input.shape[-1]), weight.shape[1]
+    one_of_weights, quantized = weight_scale.numel() == 1, input.dtype.itemsize == 1
+    counts = (1, len(rows)) if quantized else (1,)
+    if (
+        not input.numel()
+        or weight_scale.numel() not in (1, columns)
+        or input_scale_ub is not None
+        or (input_scale is not None and input_scale.numel() not in counts)
+    ):
+        # SGLang's own default depends on the device.
+        given = {} if cutlass_fp8_supported is None else {"cutlass_fp8_supported": cutlass_fp8_supported}
+        return theirs(
+            input, weight, weight_scale, input_scale, input_scale_ub, bias, use_per_token_if_dynamic=use_per_token_if_dynamic,
+            pad_output=pad_output, compressed_tensor_quant=compressed_tensor_quant, pre_quant_output_dtype=pre_quant_output_dtype, **given,
+        )  # fmt: skip
+    per_token = use_per_token_if_dynamic or not (compressed_tensor_quant or one_of_weights)
+    codes, scale = _of_rows(rows, input_scale, per_token)
+    of_tensor = scale.numel() == 1
+    recipe: Any = ("tensor" if of_tensor else "row", "tensor" if one_of_weights else "row")
+    out = scaled_matmul(
+        codes, weight, scale.reshape(()) if of_tensor else scale.reshape(-1, 1),
+        weight_scale.reshape(()) if one_of_weights else weight_scale.reshape(1, -1), recipe=recipe, bias=bias,
+        out_dtype=(pre_quant_output_dtype or torch.bfloat16) if quantized else input.dtype,
+    )  # fmt: skip
+    return out.view(*input.shape[:-1], columns)

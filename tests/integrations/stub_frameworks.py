@@ -521,6 +521,7 @@ def sglang(monkeypatch):
         module(
             "sglang.srt.layers.quantization.fp8_utils",
             triton_w8a8_block_fp8_linear=lambda *args, **kwargs: ("theirs", args, kwargs),
+            apply_fp8_linear=lambda *args, **kwargs: ("theirs", args, kwargs),
         ),
     )
     return HookRegistry, RMSNorm

@@ -240,3 +240,59 @@ def test_sglang_linear(monkeypatch, load, target):
         given, _ = hook(theirs, x[:0], codes, [128, 128], scale)
         assert given[0].shape == (0, 5, 256)
     assert launches.findings == []
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+def test_sglang_scaled_linear(monkeypatch, load, target):
+    name = "sglang.srt.layers.quantization.fp8_utils.apply_fp8_linear"
+    for aiter in ("1", "0"):
+        registry, _ = stub_frameworks.sglang(monkeypatch)
+        monkeypatch.setenv("SGLANG_PLUGINS", "hipkittens")
+        monkeypatch.setenv("SGLANG_USE_AITER", aiter)
+        registry.hooks.clear()
+        load("sglang").plugin()
+        assert (name in registry.hooks) == (aiter == "0")
+    hook, spec = registry.hooks[name], hipkittens.QuantSpec
+    x, w, bias = draw(2, 5, 256), draw(48, 256, seed=1), draw(48, seed=2)
+    fixed = torch.tensor([0.02])
+
+    def theirs(*given, **options):
+        return given, options
+
+    with hipkittens.simulate(target, checks="all") as launches:
+        rows = x.view(10, 256)
+        for of_weight, more, of_rows in (
+            ("row", {}, "row"),
+            ("tensor", {}, "tensor"),
+            ("tensor", {"use_per_token_if_dynamic": True}, "row"),
+            ("row", {"compressed_tensor_quant": True}, "tensor"),
+            ("row", {"compressed_tensor_quant": True, "use_per_token_if_dynamic": True}, "row"),
+            ("row", {"input_scale": fixed, "use_per_token_if_dynamic": True}, "tensor"),
+        ):
+            codes, scale = hipkittens.quantize(w, spec("fp8", of_weight))
+            given = fixed.reshape(()) if "input_scale" in more else None
+            a, scale_a = hipkittens.quantize(rows, spec("fp8", of_rows), given)
+            scale_b = scale if of_weight == "tensor" else scale.t()
+            recipe = (of_rows, of_weight)
+            expected = hipkittens.scaled_matmul(a, codes.t(), scale_a, scale_b, recipe=recipe, bias=bias)
+            # SGLang's scales of tensors have one dimension or none.
+            out = hook(
+                theirs, x, codes.t(), scale if of_weight == "row" else scale.view(1), bias=bias, **more
+            )
+            assert torch.equal(out, expected.view(2, 5, 48))
+            arrived = hook(
+                theirs, a, codes.t(), scale, scale_a, bias=bias, pre_quant_output_dtype=torch.float16
+            )
+            expected = hipkittens.scaled_matmul(
+                a, codes.t(), scale_a, scale_b, recipe=recipe, bias=bias, out_dtype=torch.float16
+            )
+            assert torch.equal(arrived, expected)
+        for changes in ({"weight_scale": torch.ones(3)}, {"input_scale_ub": fixed}, {"input_scale": torch.ones(10, 1)}, {"input": x[:0]}):  # fmt: skip
+            given = {"input": x, "weight": codes.t(), "weight_scale": scale, "pad_output": True} | changes
+            passed, options = hook(theirs, **given)
+            assert passed[0] is given["input"] and options["pad_output"] is True
+            assert "cutlass_fp8_supported" not in options
+            assert hook(theirs, **given, cutlass_fp8_supported=False)[1]["cutlass_fp8_supported"] is False
+        with pytest.raises(ValueError, match="have no input_scale"):
+            hook(theirs, a, codes.t(), scale)
+    assert launches.findings == []

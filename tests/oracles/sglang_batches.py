@@ -369,6 +369,50 @@ def linear(target: str, tokens: int, dtype: torch.dtype, quantised: bool) -> dic
     }
 
 
+def scaled_linear(target: str, tokens: int, of_weight: str, of_rows: str) -> dict[str, Any]:
+    """SGLang's layer of FP8 channels, of its configuration w8a8_fp8, or its function for other scales: as `linear`."""
+    from sglang.srt.layers.linear import ReplicatedLinear
+    from sglang.srt.layers.quantization import fp8_utils
+    from sglang.srt.layers.quantization.w8a8_fp8 import W8A8Fp8Config
+    from sglang.srt.plugins import load_plugins
+
+    load_plugins()
+    random, dtype, kind = torch.Generator().manual_seed(0), torch.bfloat16, formats.float8(target)
+    columns, rows = 288, 80
+    wide = torch.randn(rows, columns, generator=random, dtype=torch.float64)
+    stored, scale, exact = formats.quantised(wide if of_weight == "row" else wide.flatten(), kind)
+    x = torch.randn(tokens, columns, generator=random).to(dtype)
+    bias = torch.randn(rows, generator=random).to(dtype)
+    fixed = (x.abs().max() / torch.finfo(kind).max).float().view(1)
+    with torch.no_grad(), hipkittens.simulate(target, checks="all") as launches:
+        spec = hipkittens.QuantSpec("fp8", "row" if of_rows == "row" else "tensor")
+        codes, row_scale = hipkittens.quantize(x, spec, fixed.view(()) if of_rows == "fixed" else None)
+        if of_weight == of_rows == "row":
+            layer = ReplicatedLinear(
+                columns, rows, params_dtype=dtype, quant_config=W8A8Fp8Config(True), prefix="mlp"
+            )
+            # A checkpoint's e4m3fn becomes e4m3fnuz while it is loaded on gfx942, which is not the platform here.
+            layer.weight.data = stored
+            layer.weight_scale.data.copy_(scale)
+            layer.bias.data.copy_(bias)
+            layer.quant_method.process_weights_after_loading(layer)
+            out = layer(x[None])[0][0]
+        else:
+            given = {"input_scale": fixed} if of_rows == "fixed" else {}
+            out = fp8_utils.apply_fp8_linear(
+                x[None], stored.view(rows, columns).t(), scale, bias=bias, use_per_token_if_dynamic=of_rows == "row",
+                compressed_tensor_quant=True, **given,
+            )[0]  # fmt: skip
+    seen = codes.double() * row_scale.double()
+    expected = seen @ exact.view(rows, columns).t() + bias.double()
+    theirs = (seen.float() @ exact.view(rows, columns).float().t() + bias.float()).to(dtype)
+    return {
+        "error": float((out.double() - expected).abs().max()),
+        "allowed": float((theirs.double() - expected).abs().max()),
+        "findings": [str(each) for each in launches.findings],
+    }
+
+
 def norms(target: str) -> dict[str, Any]:
     """The largest difference of SGLang's hooked RMSNorm from its own forward_native, in units of the result's spacing; how often ours was
     called; and findings."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""SGLang 0.5.23's attention layer, caches and batches with our attention backend, its runner of experts, its linear layer of FP8 blocks
+"""SGLang 0.5.23's attention layer, caches and batches with our attention backend, its runner of experts, its FP8 linear layers
 and its RMSNorm, through our plugin, with every checker on.
 
 Relative to float64 with the same cache, the largest error is at most twice that of PyTorch's operations in the same dtype.
@@ -94,6 +94,16 @@ def test_linear(process, target, tokens, dtype, quantised):
     found = process.submit(sglang_batches.linear, target, tokens, dtype, quantised).result()
     assert found["findings"] == [] and found["dtype"] == dtype
     assert found["error"] <= 2 * found["allowed"]
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+@pytest.mark.parametrize("tokens", [1, 33])
+@pytest.mark.parametrize(
+    ("of_weight", "of_rows"), [("row", "row"), ("row", "fixed"), ("tensor", "row"), ("tensor", "tensor")]
+)
+def test_scaled_linear(process, target, tokens, of_weight, of_rows):
+    found = process.submit(sglang_batches.scaled_linear, target, tokens, of_weight, of_rows).result()
+    assert found["findings"] == [] and found["error"] <= 2 * found["allowed"]
 
 
 LARGE = {"hidden": 256, "intermediate": 128}
