@@ -131,16 +131,20 @@ class HipKittensAttentionBackend(AttentionBackend):
             )
         if layer.logit_cap and layer.logit_capping_method != "tanh":
             raise ValueError(f"{WHERE}: logit_capping_method is {layer.logit_capping_method}; allowed: tanh")
-        slides = self._slides.get(layer.layer_id, False)
-        if save_kv_cache and k is not None:
-            # Only caches of another dtype have scales.
-            pool, slots = self.token_to_kv_pool, forward_batch.out_cache_loc
-            scales = (layer.k_scale, layer.v_scale) if pool.dtype != k.dtype else ()
-            apart = pool.translate_loc_from_full_to_swa(slots) if slides else None
-            pool.set_kv_buffer(layer, KVWriteLoc(slots, apart), k, v, *scales)
-        k_cache, v_cache = self.token_to_kv_pool.get_kv_buffer(layer.layer_id)
         causal = layer.attn_type == AttentionType.DECODER
         left = layer.sliding_window_size if causal else -1
+        slides = self._slides.get(layer.layer_id, False)
+        if slides and left < 0:
+            raise ValueError(f"{WHERE}: layer {layer.layer_id} has a cache of sliding layers, and no window")
+        pool = self.token_to_kv_pool
+        # Checkpoints may have scales for a cache that is not of 8 bits, which has none.
+        scales = (layer.k_scale, layer.v_scale) if pool.dtype.itemsize == 1 else ()
+        if save_kv_cache and k is not None:
+            slots = forward_batch.out_cache_loc
+            apart = pool.translate_loc_from_full_to_swa(slots) if slides else None
+            pool.set_kv_buffer(layer, KVWriteLoc(slots, apart), k, v, *scales)
+        k_cache, v_cache = pool.get_kv_buffer(layer.layer_id)
+        k_scale, v_scale = scales or (None, None)
         of_batch = self.forward_metadata
         if slides:
             (table, lengths), starts = self._within(left, forward_batch), None
@@ -150,8 +154,8 @@ class HipKittensAttentionBackend(AttentionBackend):
         out = attention_paged(
             q.view(-1, layer.tp_q_head_num, layer.qk_head_dim), k_cache.unsqueeze(1), v_cache.unsqueeze(1), table, lengths,
             of_batch.cu_seqlens_q, of_batch.max_seqlen_q, causal=causal, scale=layer.scaling,
-            window_size=(left, 0 if left >= 0 else -1), softcap=layer.logit_cap, sinks=sinks, k_scale=layer.k_scale,
-            v_scale=layer.v_scale, table_starts=starts,
+            window_size=(left, 0 if left >= 0 else -1), softcap=layer.logit_cap, sinks=sinks, k_scale=k_scale,
+            v_scale=v_scale, table_starts=starts,
         )  # fmt: skip
         return out.view(q.shape)
 

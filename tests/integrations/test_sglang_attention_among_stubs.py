@@ -113,7 +113,8 @@ def test_prefill_and_decoding(sglang, target, window, stored):
             dtype = hipkittens.quantization.dtype_of("fp8", torch.device("cpu"))
         of_model = runner(dtype)
         backend, pool = sglang.HipKittensAttentionBackend(of_model), of_model.token_to_kv_pool
-        scales = {"k_scale": torch.tensor(0.5), "v_scale": torch.tensor(0.25)} if stored == "fp8" else {}
+        # A cache of 16 bits has no scales, whatever a checkpoint has.
+        scales = {"k_scale": torch.tensor(0.5), "v_scale": torch.tensor(0.25)}
         of_layer = layer(sglang, sliding_window_size=window, **scales)
         rows, free = torch.tensor([4, 1]), torch.randperm(SLOTS, generator=torch.Generator().manual_seed(1))
         before, held = [0, 0], [torch.empty(0, dtype=torch.int64)] * 2
@@ -133,7 +134,7 @@ def test_prefill_and_decoding(sglang, target, window, stored):
             out = call(q.flatten(1), k, v, of_layer, of_batch)
             for i, part in enumerate(q.split(new)):
                 keys, values = pool.k[held[i]].double(), pool.v[held[i]].double()
-                if scales:
+                if stored == "fp8":
                     keys, values = keys * 0.5, values * 0.25
                 expected = reference(part, keys, values, window)
                 torch.testing.assert_close(out.split(new)[i].double(), expected, rtol=0.02, atol=0.02)
@@ -222,6 +223,9 @@ def test_what_is_refused(sglang):
     ):
         with pytest.raises(ValueError, match=reason):
             backend.forward_decode(q, None, None, layer(sglang, **changes), batch(*given), **more)
+    apart = make(runner(token_to_kv_pool=PoolsApart(torch.bfloat16)))
+    with pytest.raises(ValueError, match="layer 0 has a cache of sliding layers, and no window"):
+        apart.forward_decode(q, None, None, layer(sglang), batch(*given))
     assert backend.init_cuda_graph_state(1, 1) is None and backend.get_cuda_graph_seq_len_fill_value() == 1
 
 
