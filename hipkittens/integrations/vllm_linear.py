@@ -57,43 +57,43 @@ _OUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 Answer = tuple[bool, str | None]  # vLLM's: whether, and if not, why
 
 
-def _is_supported(*, scaled_instructions: bool = False) -> Answer:
-    supports = has_scaled_instructions if scaled_instructions else is_of_targets
-    needed = "gfx950" if scaled_instructions else "gfx942 or gfx950"
-    return (True, None) if supports(current_platform.get_device_capability()) else (False, f"needs {needed}")
+class _OnTargets:
+    """Kernels of both targets, or of gfx950 alone."""
+
+    scaled_instructions: ClassVar[bool] = False
+
+    @classmethod
+    def is_supported(cls, compute_capability: int | None = None) -> Answer:
+        supports = has_scaled_instructions if cls.scaled_instructions else is_of_targets
+        needed = "gfx950" if cls.scaled_instructions else "gfx942 or gfx950"
+        is_supported = supports(current_platform.get_device_capability())
+        return (True, None) if is_supported else (False, f"needs {needed}")
 
 
 def _is_wanted(name: str) -> Answer:
     return (True, None) if is_enabled(name) else (False, f"is not enabled: custom_ops has no +{name}")
 
 
-def _row_scales(scale: torch.Tensor, axis: int) -> tuple[torch.Tensor, str]:
-    """A scale of vLLM's as `scaled_matmul` takes it, and its recipe: of rows along `axis`, or of the whole tensor."""
-    if scale.numel() == 1:
-        return scale.reshape(()), "tensor"
-    return scale.reshape((-1, 1) if axis == 0 else (1, -1)), "row"
+def _has_fp8(config: Any, weights: tuple[Any, ...], activations: tuple[Any, ...]) -> Answer:
+    """Whether a layer's scales are among these, its results are floats, and FP8 layers are enabled."""
+    for found, allowed, what in (
+        (config.weight_quant_key, weights, "weights"),
+        (config.activation_quant_key, activations, "activations"),
+    ):
+        if found not in allowed:
+            return False, f"has no scales {found} of {what}"
+    if config.out_dtype not in _OUT_DTYPES:
+        return False, f"has no results of {config.out_dtype}"
+    return _is_wanted("fp8_linear")
 
 
-class HipKittensFp8LinearKernel(FP8ScaledMMLinearKernel):
+class HipKittensFp8LinearKernel(_OnTargets, FP8ScaledMMLinearKernel):
     """FP8 weights (K, N) in the device's e4m3, with float32 scales of tensors or channels."""
 
     @classmethod
-    def is_supported(cls, compute_capability: int | None = None) -> Answer:
-        return _is_supported()
-
-    @classmethod
     def can_implement(cls, config: Any) -> Answer:
-        if config.weight_quant_key not in (kFp8StaticTensorSym, kFp8StaticChannelSym):
-            return False, f"has no scales {config.weight_quant_key} of weights"
-        if config.activation_quant_key not in (
-            kFp8StaticTensorSym,
-            kFp8DynamicTensorSym,
-            kFp8DynamicTokenSym,
-        ):
-            return False, f"has no scales {config.activation_quant_key} of activations"
-        if config.out_dtype not in _OUT_DTYPES:
-            return False, f"has no results of {config.out_dtype}"
-        return _is_wanted("fp8_linear")
+        activations = kFp8StaticTensorSym, kFp8DynamicTensorSym, kFp8DynamicTokenSym
+        return _has_fp8(config, (kFp8StaticTensorSym, kFp8StaticChannelSym), activations)
 
     def input_quant_key(self) -> Any:
         """Activations may arrive quantized, as QuantFP8 quantizes them."""
@@ -111,29 +111,18 @@ class HipKittensFp8LinearKernel(FP8ScaledMMLinearKernel):
         output_shape: list[int],
     ) -> torch.Tensor:
         """The product of A (M, K) and B (K, N)."""
-        (scale_a, of_rows), (scale_b, of_columns) = _row_scales(As, 0), _row_scales(Bs, 1)
-        recipe = (of_rows, of_columns)
-        return scaled_matmul(A, B, scale_a, scale_b, recipe=recipe, bias=bias, out_dtype=out_dtype).view(
-            output_shape
-        )
+        # One element each is the scale of a tensor.
+        of_rows, of_columns = As.reshape(-1, 1), Bs.reshape(1, -1)
+        out = scaled_matmul(A, B, of_rows, of_columns, bias=bias, out_dtype=out_dtype)
+        return out.view(output_shape)
 
 
-class HipKittensFp8BlockLinearKernel(Fp8BlockScaledMMLinearKernel):
+class HipKittensFp8BlockLinearKernel(_OnTargets, Fp8BlockScaledMMLinearKernel):
     """FP8 weights (N, K) with scales of 128x128 blocks. The bias is added by vLLM."""
 
     @classmethod
-    def is_supported(cls, compute_capability: int | None = None) -> Answer:
-        return _is_supported()
-
-    @classmethod
     def can_implement(cls, config: Any) -> Answer:
-        if config.weight_quant_key != kFp8Static128BlockSym:
-            return False, f"has no scales {config.weight_quant_key} of weights"
-        if config.activation_quant_key != kFp8Dynamic128Sym:
-            return False, f"has no scales {config.activation_quant_key} of activations"
-        if config.out_dtype not in _OUT_DTYPES:
-            return False, f"has no results of {config.out_dtype}"
-        return _is_wanted("fp8_linear")
+        return _has_fp8(config, (kFp8Static128BlockSym,), (kFp8Dynamic128Sym,))
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         """Scales that a checkpoint stores as powers of two (e8m0) become the float32 that the kernels read."""
@@ -151,12 +140,8 @@ class HipKittensFp8BlockLinearKernel(Fp8BlockScaledMMLinearKernel):
         )
 
 
-class HipKittensInt8LinearKernel(Int8ScaledMMLinearKernel):
+class HipKittensInt8LinearKernel(_OnTargets, Int8ScaledMMLinearKernel):
     """int8 weights (N, K) with float32 scales of tensors or channels."""
-
-    @classmethod
-    def is_supported(cls, compute_capability: int | None = None) -> Answer:
-        return _is_supported()
 
     @classmethod
     def can_implement(cls, config: Any) -> Answer:
@@ -185,14 +170,12 @@ class HipKittensInt8LinearKernel(Int8ScaledMMLinearKernel):
             codes, scale = quantize(rows, QuantSpec("int8", "tensor"), input_scale)
         else:
             codes, scale = quantize(rows, QuantSpec("int8", "row"))
-        of_rows = "tensor" if self.config.is_static_input_scheme else "row"
-        scale_b, of_columns = _row_scales(weight_scale, 1)
-        recipe = (of_rows, of_columns)
-        out = scaled_matmul(codes, weight.t(), scale, scale_b, recipe=recipe, bias=bias, out_dtype=x.dtype)
+        of_columns = weight_scale.reshape(1, -1)
+        out = scaled_matmul(codes, weight.t(), scale, of_columns, bias=bias, out_dtype=x.dtype)
         return out.view(*x.shape[:-1], out.shape[-1])
 
 
-class _MxLinear:
+class _MxLinear(_OnTargets):
     """Weights (N, K) with e8m0 scales of 32 along K. After loading, scales are in the kernels' order, since otherwise each call would copy
     them, and weights of a multiple of 16 rows are preshuffled (panel layout), which the kernels read fastest. vLLM sees the shape of rows.
     """
@@ -231,10 +214,6 @@ class HipKittensMxfp4LinearKernel(_MxLinear, MxFp4LinearKernel):
     activation_key: ClassVar[Any] = None
 
     @classmethod
-    def is_supported(cls, compute_capability: int | None = None) -> Answer:
-        return _is_supported(scaled_instructions=cls.activation_key is not None)
-
-    @classmethod
     def _supports_quant_scheme(cls, weight_key: Any, activation_key: Any) -> bool:
         return weight_key == kMxfp4Static and activation_key == cls.activation_key
 
@@ -251,18 +230,15 @@ class HipKittensMxfp4LinearKernel(_MxLinear, MxFp4LinearKernel):
 class HipKittensMxfp4RowsLinearKernel(HipKittensMxfp4LinearKernel):
     """Activations are quantized to MXFP4, on gfx950."""
 
-    activation_key = kMxfp4Dynamic
+    scaled_instructions, activation_key = True, kMxfp4Dynamic
     rows = QuantSpec("mxfp4", layout="shuffled")
 
 
 class HipKittensMxfp8LinearKernel(_MxLinear, Mxfp8LinearKernel):
     """Weights and activations of MXFP8, on gfx950."""
 
+    scaled_instructions = True
     rows = QuantSpec("mxfp8", layout="shuffled")
-
-    @classmethod
-    def is_supported(cls, compute_capability: int | None = None) -> Answer:
-        return _is_supported(scaled_instructions=True)
 
     @classmethod
     def can_implement(cls, config: Any) -> Answer:

@@ -88,7 +88,6 @@ class HipKittensMLAImpl(MLACommonImpl[MLACommonMetadata]):
     """One for each layer. Raises NotImplementedError for a layer that no kernel has."""
 
     can_return_lse_for_decode: bool = False
-    supports_quant_query_input: bool = False
 
     def __init__(
         self,
@@ -121,7 +120,7 @@ class HipKittensMLAImpl(MLACommonImpl[MLACommonMetadata]):
         for name, found in refused.items():
             if found:
                 raise NotImplementedError(f"{_WHERE}: {name} is not supported; use another attention backend")
-        self.supports_quant_query_input = False
+        self.supports_quant_query_input = False  # which vLLM has set
 
     def do_kv_cache_update(
         self,

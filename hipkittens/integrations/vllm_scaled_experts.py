@@ -184,34 +184,27 @@ def _takes(kind: type[HipKittensExperts], config: Any, weight_key: Any, activati
     return taken
 
 
-def _select_fp8(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(theirs)
-    def select(config: Any, weight_key: Any, activation_key: Any, *others: Any, **more: Any) -> Any:
-        if (
-            config.moe_backend in ("auto", "triton")
-            and is_enabled(HipKittensFp8Experts.switch)
-            and _takes(HipKittensFp8Experts, config, weight_key, activation_key)
-        ):
-            return fp8.Fp8MoeBackend.TRITON, HipKittensFp8Experts
-        return theirs(config, weight_key, activation_key, *others, **more)
+def _select_8_bits(
+    kind: type[_ScaledExperts], backend: Any, weights: Any = None, rows: Any = None
+) -> Callable[..., Callable[..., Any]]:
+    """For a selection with a backend whose weights stay as they are loaded. weights, rows: its default scales."""
 
-    return select
+    def around(theirs: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(theirs)
+        def select(
+            config: Any, weight_key: Any = weights, activation_key: Any = rows, *others: Any, **more: Any
+        ) -> Any:
+            if (
+                config.moe_backend in ("auto", "triton")
+                and is_enabled(kind.switch)
+                and _takes(kind, config, weight_key, activation_key)
+            ):
+                return backend, kind
+            return theirs(config, weight_key, activation_key, *others, **more)
 
+        return select
 
-def _select_int8(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(theirs)
-    def select(
-        config: Any, weight_key: Any = kInt8StaticChannelSym, activation_key: Any = kInt8DynamicTokenSym
-    ) -> Any:
-        if (
-            config.moe_backend in ("auto", "triton")
-            and is_enabled(HipKittensInt8Experts.switch)
-            and _takes(HipKittensInt8Experts, config, weight_key, activation_key)
-        ):
-            return int8.Int8MoeBackend.TRITON, HipKittensInt8Experts
-        return theirs(config, weight_key, activation_key)
-
-    return select
+    return around
 
 
 def _select_mxfp4(theirs: Callable[..., Any]) -> Callable[..., Any]:
@@ -232,9 +225,12 @@ def _select_mxfp4(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 def register() -> None:
     """Once per process: methods of layers that vLLM builds from now on try ours first."""
+    of_int8 = _select_8_bits(
+        HipKittensInt8Experts, int8.Int8MoeBackend.TRITON, kInt8StaticChannelSym, kInt8DynamicTokenSym
+    )
     for module, name, around in (
-        (fp8, "select_fp8_moe_backend", _select_fp8),
-        (int8, "select_int8_moe_backend", _select_int8),
+        (fp8, "select_fp8_moe_backend", _select_8_bits(HipKittensFp8Experts, fp8.Fp8MoeBackend.TRITON)),
+        (int8, "select_int8_moe_backend", of_int8),
         (mxfp4, "select_mxfp4_moe_backend", _select_mxfp4),
     ):
         theirs = getattr(module, name)
