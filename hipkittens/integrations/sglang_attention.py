@@ -16,6 +16,7 @@ run in an SGLang server on a GPU.** Importing requires SGLang.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,16 +30,24 @@ from ..paged_attention import attention_paged
 WHERE = "hipkittens' attention backend for SGLang"
 
 
+def refuse(options: Mapping[str, Any]) -> None:
+    """Raises ValueError for options of a layer's call that are not None."""
+    if given := [name for name, value in options.items() if value is not None]:
+        raise ValueError(f"{WHERE}: {', '.join(given)} not supported")
+
+
 @dataclass(frozen=True)
 class Batch:
-    """A batch's sequences, as `attention_paged` takes them. cu_seqlens_q: None where each has one new token. windows: the table of slots and
-    the number of keys of each sequence, for sliding layers with a cache of their own, by the size of the window.
+    """A batch's sequences, as `attention_paged` takes them. cu_seqlens_q: None where each has one new token. For sliding layers with a cache
+    of their own: slots_apart, where new tokens are written, and windows, the table of slots and the number of keys of each sequence, by the
+    size of the window.
     """
 
     table_starts: torch.Tensor
     seqused_k: torch.Tensor
     cu_seqlens_q: torch.Tensor | None
     max_seqlen_q: int
+    slots_apart: torch.Tensor | None
     windows: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
 
@@ -78,12 +87,15 @@ class HipKittensAttentionBackend(AttentionBackend):
             lengths = forward_batch.extend_seq_lens
             cu_seqlens_q = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
             most = max(forward_batch.extend_seq_lens_cpu, default=1)
-        width = self.req_to_token_pool.req_to_token.shape[1]
+        width, apart = self.req_to_token_pool.req_to_token.shape[1], None
+        if self._slides and forward_batch.out_cache_loc is not None:
+            apart = self.token_to_kv_pool.translate_loc_from_full_to_swa(forward_batch.out_cache_loc)
         self.forward_metadata = Batch(
             (forward_batch.req_pool_indices * width).to(torch.int32),
             forward_batch.seq_lens.to(torch.int32),
             cu_seqlens_q,
             most,
+            apart,
         )
 
     def _within(self, left: int, forward_batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -120,8 +132,7 @@ class HipKittensAttentionBackend(AttentionBackend):
         **others: Any,
     ) -> torch.Tensor:
         """q (T, H D) to (T, H D); k and v (T, H_k, D) are written to the cache first."""
-        if given := [name for name, value in others.items() if value is not None]:
-            raise ValueError(f"{WHERE}: {', '.join(given)} not supported")
+        refuse(others)
         if layer.is_cross_attention or layer.attn_type == AttentionType.DECODER_BIDIRECTIONAL:
             kind = "cross-attention" if layer.is_cross_attention else layer.attn_type.value
             raise ValueError(f"{WHERE}: {kind} is not supported")
@@ -140,9 +151,8 @@ class HipKittensAttentionBackend(AttentionBackend):
         # Checkpoints may have scales for a cache that is not of 8 bits, which has none.
         scales = (layer.k_scale, layer.v_scale) if pool.dtype.itemsize == 1 else ()
         if save_kv_cache and k is not None:
-            slots = forward_batch.out_cache_loc
-            apart = pool.translate_loc_from_full_to_swa(slots) if slides else None
-            pool.set_kv_buffer(layer, KVWriteLoc(slots, apart), k, v, *scales)
+            loc = KVWriteLoc(forward_batch.out_cache_loc, self.forward_metadata.slots_apart)
+            pool.set_kv_buffer(layer, loc, k, v, *scales)
         k_cache, v_cache = pool.get_kv_buffer(layer.layer_id)
         k_scale, v_scale = scales or (None, None)
         of_batch = self.forward_metadata

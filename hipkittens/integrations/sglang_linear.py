@@ -112,11 +112,8 @@ def scaled_linear(
         )  # fmt: skip
     per_token = use_per_token_if_dynamic or not (compressed_tensor_quant or one_of_weights)
     codes, scale = _of_rows(rows, input_scale, per_token)
-    of_tensor = scale.numel() == 1
-    recipe: Any = ("tensor" if of_tensor else "row", "tensor" if one_of_weights else "row")
-    out = scaled_matmul(
-        codes, weight, scale.reshape(()) if of_tensor else scale.reshape(-1, 1),
-        weight_scale.reshape(()) if one_of_weights else weight_scale.reshape(1, -1), recipe=recipe, bias=bias,
-        out_dtype=(pre_quant_output_dtype or torch.bfloat16) if quantized else input.dtype,
-    )  # fmt: skip
+    out_dtype = (pre_quant_output_dtype or torch.bfloat16) if quantized else input.dtype
+    # One element each is the scale of a tensor.
+    of_rows, of_columns = scale.reshape(-1, 1), weight_scale.reshape(1, -1)
+    out = scaled_matmul(codes, weight, of_rows, of_columns, bias=bias, out_dtype=out_dtype)
     return out.view(*input.shape[:-1], columns)

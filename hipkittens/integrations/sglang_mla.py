@@ -19,7 +19,7 @@ from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 
 from ..attention import attention_varlen
 from ..latent_attention import attention_mla
-from .sglang_attention import WHERE, HipKittensAttentionBackend
+from .sglang_attention import WHERE, HipKittensAttentionBackend, refuse
 
 _LATENT, _ROTARY = 512, 64
 
@@ -38,40 +38,30 @@ class HipKittensLatentAttentionBackend(HipKittensAttentionBackend):
         **others: Any,
     ) -> torch.Tensor:
         """q (T, H D) to (T, H D_v): D is 576 and D_v 512 with absorbed projections; otherwise k (T, H, D) and v (T, H, D_v) are given."""
-        if given := [name for name, value in others.items() if value is not None]:
-            raise ValueError(f"{WHERE}: {', '.join(given)} not supported")
+        refuse(others)
         if layer.logit_cap or layer.sliding_window_size >= 0:
             raise ValueError(f"{WHERE}: logit caps and windows of latent attention are not supported")
         rows = q.view(-1, layer.tp_q_head_num, layer.qk_head_dim)
         if (layer.qk_head_dim, layer.v_head_dim, layer.tp_k_head_num) == (_LATENT + _ROTARY, _LATENT, 1):
-            out = self._absorbed(rows, k, v, layer, forward_batch, save_kv_cache)
+            scale = layer.k_scale if self.token_to_kv_pool.dtype.itemsize == 1 else None
+            if save_kv_cache and k is not None:
+                # SGLang's cache of latents does not divide by the scale.
+                stored = (k if scale is None else k / scale).view(-1, 1, _LATENT + _ROTARY)
+                loc = KVWriteLoc(forward_batch.out_cache_loc, None)
+                self.token_to_kv_pool.set_kv_buffer(layer, loc, stored, v)
+            out = self._absorbed(rows, layer, scale)
         else:
             out = self._in_full(rows, k, v, layer, forward_batch)
         return out.flatten(1)
 
     forward_extend = forward_decode
 
-    def _absorbed(
-        self,
-        rows: torch.Tensor,
-        k: torch.Tensor | None,
-        v: torch.Tensor | None,
-        layer: Any,
-        forward_batch: Any,
-        save_kv_cache: bool,
-    ) -> torch.Tensor:
-        pool = self.token_to_kv_pool
-        scale = layer.k_scale if pool.dtype.itemsize == 1 else None
-        if save_kv_cache and k is not None:
-            # SGLang's cache of latents does not divide by the scale.
-            stored = k if scale is None else k / scale
-            pool.set_kv_buffer(
-                layer, KVWriteLoc(forward_batch.out_cache_loc, None), stored.view(-1, 1, _LATENT + _ROTARY), v
-            )
+    def _absorbed(self, rows: torch.Tensor, layer: Any, scale: torch.Tensor | None) -> torch.Tensor:
         of_batch = self.forward_metadata
         out: Any = attention_mla(
-            rows, pool.get_key_buffer(layer.layer_id), self.req_to_token_pool.req_to_token.view(-1), of_batch.seqused_k,
-            of_batch.cu_seqlens_q, of_batch.max_seqlen_q, scale=layer.scaling, table_starts=of_batch.table_starts, kv_scale=scale,
+            rows, self.token_to_kv_pool.get_key_buffer(layer.layer_id), self.req_to_token_pool.req_to_token.view(-1),
+            of_batch.seqused_k, of_batch.cu_seqlens_q, of_batch.max_seqlen_q, scale=layer.scaling, table_starts=of_batch.table_starts,
+            kv_scale=scale,
         )  # fmt: skip
         return out
 
