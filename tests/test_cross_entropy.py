@@ -109,6 +109,22 @@ def test_nothing_to_learn_from(target):
     assert torch.equal(gradient, torch.zeros_like(gradient))
 
 
+@pytest.mark.parametrize("softcap", [None, 30.0])
+def test_a_single_class_has_no_gradient(target, softcap):
+    """Its probability is 1, with and without smoothing; what is left is the gradient of z_loss."""
+    logits, chosen, z_loss = draw(20, 1, dtype=F32, scale=5.0), torch.zeros(20, dtype=torch.int64), 1e-3
+    for label_smoothing in (0.0, 0.1):
+        options = {"label_smoothing": label_smoothing, "softcap": softcap, "reduction": "sum"}
+        x = logits.clone().requires_grad_()
+        (none,) = torch.autograd.grad(cross_entropy(x, chosen, **options), x)
+        assert not none.any()
+        (mine,) = torch.autograd.grad(cross_entropy(x, chosen, z_loss=z_loss, **options), x)
+        exact = logits.double().requires_grad_()
+        capped = softcap * torch.tanh(exact / softcap) if softcap else exact
+        (right,) = torch.autograd.grad((z_loss * capped**2).sum(), exact)
+        torch.testing.assert_close(mine, right.float(), rtol=2**-20, atol=0)
+
+
 def test_an_ignored_row_may_hold_anything(target):
     logits = draw(4, 70, dtype=F32)
     logits[1] = math.nan

@@ -49,6 +49,17 @@ def test_the_error_is_at_most_twice_torchs(target, dtype, columns):
         assert comparison.passes, comparison
 
 
+@pytest.mark.parametrize("columns", [5, 64, 257, 2048, 9001, 40000])
+def test_the_gradient_of_a_confident_row(target, columns):
+    """All but one weight are tiny: dy minus its mean cancels to their terms, and roundings of the sum of products would exceed them."""
+    x, dy = draw(20, columns, dtype=F32, scale=0.1), draw(20, columns, dtype=F32, seed=1)
+    x[:, columns // 2] += 14 + math.log(columns)
+    _, mine = with_gradient(softmax, x, dy)
+    _, right = with_gradient(lambda x: torch.softmax(x, -1), x.double(), dy)
+    # An exponent of about 20 is rounded to 2^-20.
+    assert ((mine - right).abs().amax(-1) <= 2**-18 * right.abs().amax(-1)).all()
+
+
 @pytest.mark.parametrize("columns", [5, 8, 100, 513, 2048, 9000, 140008])
 @pytest.mark.parametrize("dtype", [BF16, F32])
 def test_infinities_and_nan_as_in_torch(target, columns, dtype):

@@ -50,7 +50,8 @@ KITTENS_DEVICE T rotate_in_16(T value) {
     });
 }
 // The sum over each group of 16 lanes, with the same bits in each of them.
-KITTENS_DEVICE float sum_of_16_lanes(float value) {
+template <class T>
+KITTENS_DEVICE T sum_of_16_lanes(T value) {
     value += rotate_in_16<8>(value);
     value += rotate_in_16<4>(value);
     value += rotate_in_16<2>(value);
@@ -59,16 +60,17 @@ KITTENS_DEVICE float sum_of_16_lanes(float value) {
 // The sum over the 64 lanes, with the same bits in each, without LDS: first within every 16 lanes, then from the last lane of
 // each row to the next row (DPP row_bcast:15), from row 1 to row 3 (row_bcast:31), and from the last lane, which holds the
 // total, to all. The values that other rows receive are unused, but a move that writes all lanes folds into the addition.
-template <int Control>
-KITTENS_DEVICE float moved_or_zero(float value) {
-    return __builtin_bit_cast(
-        float, __builtin_amdgcn_mov_dpp(__builtin_bit_cast(int, value), Control, 0xf, 0xf, true));
+template <int Control, class T>
+KITTENS_DEVICE T moved_or_zero(T value) {
+    return as_32_bits(value,
+                      [](int bits) { return __builtin_amdgcn_mov_dpp(bits, Control, 0xf, 0xf, true); });
 }
-KITTENS_DEVICE float sum_of_lanes(float value) {
+template <class T>
+KITTENS_DEVICE T sum_of_lanes(T value) {
     value = sum_of_16_lanes(value);
     value += moved_or_zero<0x142>(value);
     value += moved_or_zero<0x143>(value);
-    return __builtin_bit_cast(float, __builtin_amdgcn_readlane(__builtin_bit_cast(int, value), 63));
+    return as_32_bits(value, [](int bits) { return __builtin_amdgcn_readlane(bits, 63); });
 }
 // The same for any operation. A DPP move into another row yields zeros where it has no source, so row results are read as scalars.
 template <class Combine>

@@ -130,9 +130,9 @@ struct CrossEntropyKernel {
             !plain && arguments.dentropy ? arguments.dentropy[row * arguments.dentropy_step] : 0;
         const float entropy = dentropy != 0 ? arguments.entropy[row] : 0;
         const float inverse = 1 / statistics.sum, logarithm = kittens::natural_logarithm(statistics.sum);
-        const float of_power = dloss * __builtin_fmaf(2 * arguments.z_loss, statistics.lse(), 1.0f);
-        const float of_each = -dloss * arguments.label_smoothing / static_cast<float>(arguments.classes);
-        const float of_target = -dloss * (1 - arguments.label_smoothing);
+        const float of_power = dloss * (2 * arguments.z_loss) * statistics.lse();
+        const float smoothed = dloss * arguments.label_smoothing,
+                    of_each = -smoothed / static_cast<float>(arguments.classes);
         sweep(logits, arguments, [&](uint32_t column, eight values) {
             const uint32_t position = static_cast<uint32_t>(target) - column;
             eight result;
@@ -141,9 +141,10 @@ struct CrossEntropyKernel {
                 const Capped x = capped<plain>(values[i], arguments.softcap);
                 const float below = x.value - statistics.maximum;
                 const float power = kittens::exponential<accurate>(below) * inverse;
-                float sum = of_power * power;
-                if (!plain) sum += of_each;
-                if (position == i) sum += of_target;
+                // The difference, which for a confident model is all that is left, is exact.
+                float sum = dloss * (position == i ? power - 1 : power);
+                if (!plain) sum += position == i ? smoothed + of_each : of_each;
+                sum = __builtin_fmaf(of_power, power, sum);
                 if (!plain && power != 0)
                     sum = __builtin_fmaf(-dentropy * power, below - logarithm + entropy, sum);
                 result[i] = sum * x.slope;

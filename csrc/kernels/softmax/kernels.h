@@ -4,6 +4,7 @@
 #include "../../tiles/row_reduction.h"
 #include "../row_softmax.h"
 #include "short_rows.h"
+#include "weighted_mean.h"
 
 #define PRELOADS_short_forward 1
 #define PRELOADS_long_forward 1
@@ -52,11 +53,6 @@ KITTENS_DEVICE float maximum_of(eight values) {
     for (int i = 1; i < 8; ++i) result = kittens::larger(result, values[i]);
     return result;
 }
-KITTENS_DEVICE float sum_of(eight values) {
-    const kittens::vec<float, 4> four = values.lo + values.hi;
-    const kittens::vec<float, 2> two = four.lo + four.hi;
-    return two[0] + two[1];
-}
 constexpr float smallest = -__builtin_inff();
 
 template <ShortConfig config>
@@ -83,7 +79,7 @@ struct ShortForward {
             values[n] = Powers<accurate>(reduced[n]).of(values[n]);
             reduced[n] = sum_of(values[n]);
         }
-        combine_lanes_of_row(reduced, arguments.lane_bits, sum);
+        combine_lanes_of_row(reduced, arguments.lane_bits, sum<float>);
 #pragma unroll
         for (int n = 0; n < count; ++n)
             rows.store(n, Divided<accurate>(reduced[n]).of(values[n]), arguments.result);
@@ -93,6 +89,7 @@ struct ShortForward {
 template <ShortConfig config>
 struct ShortBackward {
     using T = typename element_of<config.element>::value;
+    using Mean = WeightedMean<!kittens::is_16bit<T>>;
     static constexpr int threads = short_threads, waves_per_simd = 4, lds_bytes = 0,
                          count = config.rows_of_lane;
 
@@ -101,14 +98,17 @@ struct ShortBackward {
         kittens::raw_eight<T> y[count], dy[count];
         rows.load(y, arguments.x, arguments.rows);
         rows.load(dy, arguments.dy, arguments.rows);
-        float products[count];
+        typename Mean::Value sums[count * Mean::count];
 #pragma unroll
         for (int n = 0; n < count; ++n)
-            products[n] = sum_of(rows.lane.filled(y[n], 0, 0.0f) * rows.lane.filled(dy[n], 0, 0.0f));
-        combine_lanes_of_row(products, arguments.lane_bits, sum);
+            Mean(rows.lane.filled(y[n], 0, 0.0f), rows.lane.filled(dy[n], 0, 0.0f))
+                .sums(sums + n * Mean::count);
+        combine_lanes_of_row(sums, arguments.lane_bits, sum<typename Mean::Value>);
 #pragma unroll
         for (int n = 0; n < count; ++n)
-            rows.store(n, kittens::widened(y[n]) * (kittens::widened(dy[n]) - products[n]), arguments.result);
+            rows.store(
+                n, Mean::gradient(kittens::widened(y[n]), kittens::widened(dy[n]), sums + n * Mean::count),
+                arguments.result);
     }
 };
 
@@ -201,7 +201,8 @@ struct LongForward {
 template <LongConfig config>
 struct LongBackward {
     using T = typename element_of<config.element>::value;
-    using Reduction = kittens::RowReduction<config.waves>;
+    using Mean = WeightedMean<!kittens::is_16bit<T>>;
+    using Reduction = kittens::RowReduction<config.waves, 64, typename Mean::Value>;
     static constexpr int threads = config.waves * 64, waves_per_simd = 4, lds_bytes = Reduction::lds_bytes,
                          chunks = config.chunks;
 
@@ -215,17 +216,20 @@ struct LongBackward {
         kittens::raw_eight<T> held_y[chunks], held_dy[chunks];
         row.load(held_y, y);
         row.load(held_dy, dy);
-        eight products = 0.0f;  // elements past the end of a row have been read as zero
+        // Elements past the end of a row have been read as zero.
+        Mean mean(kittens::widened(held_y[0]), kittens::widened(held_dy[0]));
         const auto add = [&](kittens::raw_eight<T> a, kittens::raw_eight<T> b) {
-            products = __builtin_elementwise_fma(kittens::widened(a), kittens::widened(b), products);
+            mean.add(kittens::widened(a), kittens::widened(b));
         };
 #pragma unroll
-        for (int c = 0; c < chunks; ++c) add(held_y[c], held_dy[c]);
+        for (int c = 1; c < chunks; ++c) add(held_y[c], held_dy[c]);
         row.each_other_chunk([&](uint32_t first) { add(row.lane.load(y, first), row.lane.load(dy, first)); });
-        const float sum = Reduction(lds).sum(sum_of(products));
+        typename Mean::Value sums[Mean::count];
+        mean.sums(sums);
+        Reduction(lds).sum(sums);
         const buffer dx = row.result(arguments.result);
         const auto store = [&](kittens::raw_eight<T> a, kittens::raw_eight<T> b, uint32_t first) {
-            row.lane.store(kittens::widened(a) * (kittens::widened(b) - sum), dx, first);
+            row.lane.store(Mean::gradient(kittens::widened(a), kittens::widened(b), sums), dx, first);
         };
 #pragma unroll
         for (int c = 0; c < chunks; ++c) store(held_y[c], held_dy[c], c * row.step);

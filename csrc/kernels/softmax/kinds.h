@@ -7,7 +7,8 @@
 
 namespace hipkittens::softmax {
 
-// y_j = e^(x_j - max x) / sum_i e^(x_i - max x); for the gradient dy: dx_j = y_j (dy_j - sum_i dy_i y_i).
+// y_j = e^(x_j - max x) / sum_i e^(x_i - max x); for the gradient dy: dx_j = y_j (dy_j - sum_i y_i dy_i / sum_i y_i),
+// where the divisor, 1 but for rounding, is left out for 16-bit elements.
 struct SoftmaxArguments {
     StridedRows x;  // for the gradient: y
     void* result;   // y, or dx; with contiguous rows

@@ -7,20 +7,23 @@
 namespace hipkittens::softmax {
 
 // Reduces each value over 2^lane_bits adjacent lanes, with the same bits in each of them: every step combines two equal halves.
-template <int count, class Combine>
-KITTENS_DEVICE void combine_lanes_of_row(float (&values)[count], uint32_t lane_bits, const Combine& combine) {
+template <class T, int count, class Combine>
+KITTENS_DEVICE void combine_lanes_of_row(T (&values)[count], uint32_t lane_bits, const Combine& combine) {
     const auto step = [&](const auto& exchange) {
 #pragma unroll
-        for (float& value : values) value = combine(value, exchange(value));
+        for (T& value : values) value = combine(value, exchange(value));
     };
-    if (lane_bits > 0) step([](float value) { return kittens::permute_in_4<1, 0, 3, 2>(value); });
-    if (lane_bits > 1) step([](float value) { return kittens::permute_in_4<2, 3, 0, 1>(value); });
-    if (lane_bits > 2) step([](float value) { return kittens::mirror_in_8(value); });
-    if (lane_bits > 3) step([](float value) { return kittens::rotate_in_16<8>(value); });
-    if (lane_bits > 4) step([](float value) { return kittens::exchange_16(value); });
-    if (lane_bits > 5) step([](float value) { return kittens::exchange_32(value); });
+    if (lane_bits > 0) step([](T value) { return kittens::permute_in_4<1, 0, 3, 2>(value); });
+    if (lane_bits > 1) step([](T value) { return kittens::permute_in_4<2, 3, 0, 1>(value); });
+    if (lane_bits > 2) step([](T value) { return kittens::mirror_in_8(value); });
+    if (lane_bits > 3) step([](T value) { return kittens::rotate_in_16<8>(value); });
+    if (lane_bits > 4) step([](T value) { return kittens::exchange_16(value); });
+    if (lane_bits > 5) step([](T value) { return kittens::exchange_32(value); });
 }
-KITTENS_DEVICE float sum(float a, float b) { return a + b; }
+template <class T>
+KITTENS_DEVICE T sum(T a, T b) {
+    return a + b;
+}
 
 // The rows of a lane.
 template <class T, bool wide, int count>
