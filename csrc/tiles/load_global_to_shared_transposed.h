@@ -5,6 +5,11 @@
 
 namespace kittens {
 
+// Where two rows of the transposed tile fill a bank window, lanes that write rows 8 apart would use the banks of one half of it. Every
+// other lane therefore writes the odd column of a pair while its neighbors write the even one.
+template <class Transposed>
+inline constexpr bool alternates = Transposed::key(1) == 0;
+
 // Like global_to_shared, for a tile that is the transpose of its window: a thread loads 8 columns (4, if there are too
 // few blocks for all threads) of 4 rows of the window and writes as many runs of 4. gfx942 reads transposed operands
 // this way; gfx950 uses ds_read_b64_tr_b16 instead.
@@ -95,11 +100,15 @@ struct global_to_shared_transposed {
         const int thread = thread_id();
         if (!active(pass, thread)) return;
         const Coordinate block = block_of(pass * Threads + thread);
-        const uint32_t halves = j % 2 ? 0x07060302 : 0x05040100;
+        const int odd = alternates<Tile> ? (j ^ block.col / 8) & 1 : j % 2,
+                  step = alternates<Tile> ? j & ~1 : j;
+        const uint32_t halves = odd ? 0x07060302 : 0x05040100;
         const Row(&rows)[block_rows] = data[set][pass];
         const vec<uint32_t, 2> run = {permute_bytes(rows[1][j / 2], rows[0][j / 2], halves),
                                       permute_bytes(rows[3][j / 2], rows[2][j / 2], halves)};
-        lds_write(run, tile.data + stepped_offset<Tile>(Tile::offset(block.col, block.row), j, 0));
+        lds_write(
+            run, tile.data + stepped_offset<Tile>(
+                                 Tile::offset(block.col + (alternates<Tile> ? odd : 0), block.row), step, 0));
     }
 };
 
@@ -116,10 +125,6 @@ struct block_to_shared_both_ways {
     uint32_t row_major_offset, transposed_offset[2], halves[2];
     Row data[rows];
     vec<uint32_t, 2> runs[cols];
-    // Two rows of the transposed tile fill a bank window, and lanes write rows 8 apart. Every other lane therefore writes the
-    // odd column of a pair while its neighbors write the even one; otherwise both would use the banks of one half.
-    static constexpr bool alternates = Transposed::key(1) == 0;
-
     // Columns from valid_cols on read as zero.
     KITTENS_DEVICE void init_offsets(Coordinate block, int64_t row_bytes, int valid_cols) {
 #pragma unroll
@@ -130,7 +135,7 @@ struct block_to_shared_both_ways {
         row_major_offset = RowMajor::offset(Order(block.row), block.col);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const int odd = alternates ? (i ^ block.col / 8) & 1 : i;
+            const int odd = alternates<Transposed> ? (i ^ block.col / 8) & 1 : i;
             transposed_offset[i] = Transposed::offset(block.col + odd, block.row);
             halves[i] = odd ? 0x07060302 : 0x05040100;
         }

@@ -17,6 +17,7 @@ _FIRST = dict.fromkeys(DEVICES, (1024,))
 _TWO = {"MI300X": (1024, 2048), "MI355X": (1024, 2048)}
 _THREE = _TWO | {"MI355X": (1024, 2048, 4096)}
 _OF_DEEPSEEK = "B1H128N{N}D192V128:causal"
+_OF_GEMMA = {"MI300X": (2048, 4096), "MI355X": (2048, 4096)}
 
 
 def _tables(
@@ -144,6 +145,10 @@ BENCHMARKS = (
                      {"MI300X": (1024,), "MI355X": (1024,)}, ("aiter",)),
             *_tables("Attention, 16 heads of 64, batch 16", "H16N{N}D64", _TWO, ()),
             Table("Attention, 128 heads of 192 and 128 (DeepSeek-V3), causal", _OF_DEEPSEEK, _TWO, {}),
+            Table("Attention, 16 query and 8 key heads of 256 (Gemma), batch 2, causal", "B2H16K8N{N}D256:causal",
+                  _OF_GEMMA, {}),
+            Table("Attention, 16 query and 8 key heads of 256 and a softcap (Gemma 2), batch 2, causal",
+                  "B2H16K8N{N}D256C50:causal", _OF_GEMMA, {}),
         ),
         **_SYNTAX,
     ),

@@ -1,5 +1,7 @@
 """Every prebuilt attention forward kernel against float64, with the simulator's checkers on."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -61,20 +63,23 @@ def test_head_sizes(target, head_dim):
     assert launch["variant"].removesuffix("_interleaved").endswith(f"_d{size}")
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("head_dim", [64, 128])
+INTERLEAVED = [
+    case for case in CASES if re.fullmatch(r"forward_bf16_d\d+(_v\d+)?_interleaved(_8_waves)?", case[0])
+]
+
+
+@pytest.mark.parametrize(("row", "target"), INTERLEAVED)
 @pytest.mark.parametrize("n_k", [1, 64, 65, 128, 190, 256, 320])
-def test_interleaved_does_not_depend_on_the_order_of_waves(target, head_dim, n_k):
-    """Fewer tiles of keys than buffers, odd and even numbers of them."""
-    for seed in range(1, 4):
-        row = f"forward_bf16_d{head_dim}_interleaved" + "_8_waves" * (target == "gfx942")
-        run(
-            Forward(target, "bf16", head_dim, 256, n_k, causal=seed == 2, window=(70, 30)),
-            row,
-            wave_order_seed=seed,
-        )
-    step = Forward(target, "bf16", head_dim, 70, n_k, bias=np.arange(n_k) // 16 * 6.0)
-    run(step, row)
+def test_interleaved_does_not_depend_on_the_order_of_waves(target, row, n_k):
+    """Fewer tiles of keys than buffers, odd and even numbers of them, and waves that finish before the others."""
+    of = ROWS[row]
+    for seed, masks in enumerate(
+        ({"window": (70, 30)}, {"causal": True, "window": (70, 30)}, {"causal": True}), 1
+    ):
+        problem = Forward(target, "bf16", of.head_dim, 256, n_k, value_dim=of.value_dim, **masks)
+        run(problem, row, wave_order_seed=seed)
+    bias = np.arange(n_k) // 16 * 6.0
+    run(Forward(target, "bf16", of.head_dim, 70, n_k, value_dim=of.value_dim, bias=bias), row)
 
 
 def test_the_large_tiles_are_for_large_problems():
@@ -82,10 +87,10 @@ def test_the_large_tiles_are_for_large_problems():
         (launch,) = make_plan(Forward("gfx942", "f16", 128, 512, 64, heads=8, **changes).problem)
         return launch["variant"]
 
-    assert chosen() == "forward_f16_d128"
+    assert chosen() == "forward_f16_d128_interleaved"
     assert chosen(batch=19) == "forward_f16_d128_interleaved_8_waves"
     decode = make_plan(Forward("gfx942", "f16", 128, 1, 64, heads=8, key_heads=8, batch=64).problem)
-    assert [launch["variant"] for launch in decode] == ["forward_f16_d128"]
+    assert [launch["variant"] for launch in decode] == ["forward_f16_d128_interleaved"]
 
 
 def test_few_queries_share_the_keys_of_their_group():
@@ -271,7 +276,7 @@ def test_dropout_has_kernels_of_its_own():
     assert launch["variant"] == "forward_bf16_d64_dropout"
     plain = Forward("gfx942", "bf16", 64, 4, 4).problem
     for problem, row in (
-        (dropping, "forward_bf16_d64_interleaved_8_waves"),
+        (dropping, "forward_bf16_d64_interleaved"),
         (plain, "forward_bf16_d64_dropout"),
     ):
         with pytest.raises(PlanError, match="cannot run this problem"):

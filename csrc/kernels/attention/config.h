@@ -39,7 +39,6 @@ struct ForwardConfig {
     // Number of query heads that the rows of a workgroup belong to, for the given group size.
     constexpr int heads_together(int group) const { return query_rows == QueryRows::of_group ? group : 1; }
     constexpr int threads() const { return waves * 64; }
-    constexpr int waves_per_simd() const { return schedule == Schedule::simple ? waves / 4 : 2; }
 };
 
 inline constexpr int combine_threads = 256, combine_lanes_per_row = 16;

@@ -15,6 +15,7 @@ struct SimpleForward : ForwardWave<config> {
     static constexpr int buffers = direct ? 2 : 1;
     static constexpr int lds_bytes = buffers * (KeyTile::bytes + ValueTile::bytes);
     static_assert(lds_bytes <= target.lds_bytes, "the tiles in flight fit in LDS");
+    static constexpr int waves_per_simd = config.waves / 4;
 
     shared_byte* lds;
 

@@ -21,8 +21,13 @@ struct ForwardWave {
     using T = typename element_of<config.input>::value;
     static constexpr int threads = config.threads(), head_dim = config.head_dim, value_dim = config.value_dim,
                          keys = config.keys_per_tile, queries = config.queries_per_wave;
-    using Keys = KeyTiles<T, keys, head_dim, threads>;
-    using Values = ValueTiles<T, keys, value_dim, threads>;
+    // Keys of a tile in LDS: half of them where the interleaved schedule would not have room for two tiles of each.
+    static constexpr bool halves =
+        config.schedule == Schedule::interleaved &&
+        2 * keys * (tile_width(head_dim) + value_dim) * int(sizeof(T)) > target.lds_bytes;
+    static constexpr int tile_keys = halves ? keys / 2 : keys;
+    using Keys = KeyTiles<T, tile_keys, head_dim, threads>;
+    using Values = ValueTiles<T, tile_keys, value_dim, threads>;
     using KeyTile = typename Keys::Tile;
     using ValueTile = typename Values::Tile;
     static constexpr bool direct = forward_fill == Fill::direct;
@@ -105,7 +110,7 @@ struct ForwardWave {
     // Iterates over the tiles of the workgroup's keys.
     template <class Loads>
     KITTENS_DEVICE auto tiles_of(const global_matrix<const T>& matrix) const {
-        return tiles_of_rows::iterator<keys>(matrix, first_tile_key(), all.past, Loads::lead);
+        return tiles_of_rows::iterator<tile_keys>(matrix, first_tile_key(), all.past, Loads::lead);
     }
     KITTENS_DEVICE uint32_t query_sign() const { return arguments.negated ? 0x80008000u : 0; }
     KITTENS_DEVICE int first_tile_key() const { return all.first / keys * keys; }
@@ -208,7 +213,7 @@ struct ForwardWave {
                           arguments.value_dim);
         } else {
             constexpr int fit = lds_bytes / (queries * static_cast<int>(sizeof(T)));
-            constexpr int columns = fit < value_dim ? fit : value_dim;
+            constexpr int columns = fit < value_dim ? tile_width(fit + 1) / 2 : value_dim;
             static_assert(value_dim % columns == 0, "whole bands of columns");
             out += (sequence.first_q + first_query) * row_stride;
 #pragma unroll

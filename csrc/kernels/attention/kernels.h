@@ -20,7 +20,7 @@ template <ForwardConfig config>
 struct ForwardKernel {
     using Loop =
         choose<config.schedule == Schedule::simple, SimpleForward<config>, InterleavedForward<config>>;
-    static constexpr int threads = config.threads(), waves_per_simd = config.waves_per_simd(),
+    static constexpr int threads = config.threads(), waves_per_simd = Loop::waves_per_simd,
                          lds_bytes = Loop::lds_bytes;
     KITTENS_DEVICE static void run(const ForwardArgumentsOf<config.terms>& arguments, shared_byte* lds) {
         Loop(arguments, lds).run();
