@@ -177,6 +177,11 @@ def sink_weights(lse: torch.Tensor, terms: Terms) -> torch.Tensor:
     return share.masked_fill(lse.isneginf(), 0)
 
 
+def largest_of(values: torch.Tensor) -> float:
+    """The largest absolute value; 0 without any, as of a batch that has no queries."""
+    return values.abs().max().item() if values.numel() else 0.0
+
+
 def gradient_magnitudes(q, k, v, grad_out, scale, mask, grad_lse=None, terms=NONE) -> tuple[float, ...]:
     """The sums of absolute values to which the allowances for the gradients of q, k, v and, if there are some, sinks are proportional.
 
@@ -199,7 +204,7 @@ def gradient_magnitudes(q, k, v, grad_out, scale, mask, grad_lse=None, terms=NON
     ds = ds * abs(scale)
     sums = (ds @ k.abs(), ds.mT @ q.abs(), p.mT @ grad_out.abs())
     found = tuple(
-        count * value.max().item() for count, value in zip((4, 4 * group, group), sums, strict=True)
+        count * largest_of(value) for count, value in zip((4, 4 * group, group), sums, strict=True)
     )
     if terms.sinks is None:
         return found
@@ -304,7 +309,7 @@ def _run(target: str, case: dict, seed: int) -> list[Result]:
     )
     *baselines, lse, of_sinks = in_mixed_precision(q, k, v, grad, grad_lse, scale, mask, terms)
     magnitudes = (
-        v.double().abs().max().item(),
+        largest_of(v.double()),
         *gradient_magnitudes(q, k, v, grad, scale, mask, grad_lse, terms),
     )
     found = named_results(mine, [*baselines, of_sinks], exact, magnitudes)
@@ -331,7 +336,7 @@ def named_results(mine, baselines, exact, magnitudes) -> list[Result]:
 
 def score_magnitude(q: torch.Tensor, k: torch.Tensor, scale: float, terms: Terms = NONE) -> float:
     """An upper bound of the largest sum of absolute values that a score consists of."""
-    largest = abs(scale) * (q.double().norm(dim=-1).max() * k.double().norm(dim=-1).max()).item()
+    largest = abs(scale) * largest_of(q.double().norm(dim=-1)) * largest_of(k.double().norm(dim=-1))
     farthest = 0.0 if terms.slopes is None else terms.slopes.max().item() * (q.shape[1] + k.shape[1])
     # A tanh as 1 - 2 / (1 + e): three roundings of numbers up to twice the cap.
     return largest + 6 * terms.softcap + farthest
@@ -343,7 +348,7 @@ def lse_result(mine: torch.Tensor, exact: torch.Tensor, other: torch.Tensor, sco
     seen = ~exact.isneginf()
     if not torch.equal(mine.isneginf(), ~seen):
         mine = torch.full_like(mine, float("nan"))
-    largest = exact[seen].abs().max().item() if seen.any() else 0.0
+    largest = largest_of(exact[seen])
     mine, exact, other = (value.masked_fill(~seen, 0) for value in (mine, exact, other))
     return Result("lse", mine, other, exact, scores + 5 * (1 + largest), BASELINE)
 
@@ -415,7 +420,7 @@ ATTENTION = Operation(
 # Lengths of the sequences, for q and k.
 PACKS = (
     ((5, 17, 1), (5, 17, 1)), ((1,), (1,)), ((130,), (257,)), ((0, 9, 0, 4), (3, 0, 20, 4)), ((64, 64), (64, 128)),
-    ((1, 1, 1, 1, 1), (33, 2, 257, 64, 1)), ((255, 2), (257, 17)),
+    ((1, 1, 1, 1, 1), (33, 2, 257, 64, 1)), ((255, 2), (257, 17)), ((0, 0), (40, 3)),
 )  # fmt: skip
 
 
@@ -477,14 +482,14 @@ def _run_packed(target: str, case: dict, seed: int) -> list[Result]:
     by_sequence = [in_mixed_precision(*part, terms) for part in parts]
     *baselines, lses, of_sinks = zip(*by_sequence, strict=True)
     baselines = [torch.cat(each, 1)[0] for each in baselines]
-    each = [gradient_magnitudes(*part[:4], scale, part[6], None, terms) for part in parts if part[6].numel()]
+    each = [gradient_magnitudes(*part[:4], scale, part[6], None, terms) for part in parts]
     *magnitudes, last = (list(values) for values in zip(*each, strict=True))
     magnitudes = [max(values) for values in magnitudes]
     magnitudes.append(
         max(last) if terms.sinks is None else math.hypot(*last)
     )  # all sequences share the sinks
     baselines.append(None if terms.sinks is None else sum(of_sinks))
-    found = named_results(mine, baselines, exact, (v.double().abs().max().item(), *magnitudes))
+    found = named_results(mine, baselines, exact, (largest_of(v.double()), *magnitudes))
     of_scores = score_magnitude(q.unsqueeze(0), k.unsqueeze(0), scale, terms)
     return [*found, lse_result(mine[-1], exact[-1], torch.cat(lses, 2)[0], of_scores)]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.attention_varlen: packed sequences give, bit for bit, the results of each sequence alone."""
+"""hipkittens.attention_varlen: packed sequences give the results of each sequence alone, with batch_invariant bit for bit."""
 
 import itertools
 
@@ -61,18 +61,28 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("invariant", (True, False), ids=("invariant", "default"))
 @pytest.mark.parametrize("dtype", (BF16, F16), ids=str)
 @pytest.mark.parametrize("lengths_q, lengths_k, heads, key_heads, size, options", CASES)
-def test_equals_each_sequence_by_itself(target, lengths_q, lengths_k, heads, key_heads, size, options, dtype):
+def test_equals_each_sequence_by_itself(
+    target, lengths_q, lengths_k, heads, key_heads, size, options, dtype, invariant
+):
     q, k, v, grad_out, sequences = packed(lengths_q, lengths_k, heads, key_heads, size, dtype)
     leaves = [tensor.requires_grad_() for tensor in (q, k, v)]
-    out, lse = hipkittens.attention_varlen(*leaves, *sequences, return_lse=True, **options)
-    out.backward(grad_out)
-    expected = one_by_one(q, k, v, grad_out, lengths_q, lengths_k, **options)
+    with hipkittens.batch_invariant(invariant):
+        out, lse = hipkittens.attention_varlen(*leaves, *sequences, return_lse=True, **options)
+        out.backward(grad_out)
+        expected = one_by_one(q, k, v, grad_out, lengths_q, lengths_k, **options)
     for name, ours, theirs in zip(
         ("out", "lse", "dq", "dk", "dv"), (out, lse, *(leaf.grad for leaf in leaves)), expected, strict=True
     ):
-        assert torch.equal(ours, theirs), name
+        if invariant:
+            assert torch.equal(ours, theirs), name
+        else:  # a short sequence alone may have another kernel, or another number of splits
+            assert torch.equal(ours.isfinite(), theirs.isfinite()), name
+            finite = theirs.isfinite()
+            allowed = 4 * torch.finfo(theirs.dtype).eps * theirs[finite].abs().max()
+            assert (ours[finite] - theirs[finite]).abs().max() <= allowed, name
 
 
 def test_longest_may_be_more_than_needed(target):
