@@ -203,9 +203,7 @@ def gradient_magnitudes(q, k, v, grad_out, scale, mask, grad_lse=None, terms=NON
         )
     ds = ds * abs(scale)
     sums = (ds @ k.abs(), ds.mT @ q.abs(), p.mT @ grad_out.abs())
-    found = tuple(
-        count * largest_of(value) for count, value in zip((4, 4 * group, group), sums, strict=True)
-    )
+    found = tuple(count * largest_of(value) for count, value in zip((4, 4 * group, group), sums, strict=True))
     if terms.sinks is None:
         return found
     lse = terms.scores(q @ k.mT * scale).masked_fill(mask, float("-inf")).logsumexp(-1)
