@@ -81,6 +81,7 @@ CASES = {
     "sinks": Terms(sinks=ALL.sinks),
     "softcap": Terms(softcap=2.0),
     "wide softcap": Terms(softcap=50.0),
+    "softcap far above": Terms(softcap=1000.0),
     "alibi": Terms(slopes=ALL.slopes),
     "all": ALL,
 }
@@ -92,6 +93,16 @@ def test_gradients(target, name, size):
     dtype = F16 if size == 128 else BF16
     problem = tensors(2, 77, 130, 3, 1, size, dtype=dtype)
     assert_parity(problem, CASES[name], causal=size != 64, window=(-1, -1) if size != 256 else (50, -1))
+
+
+@pytest.mark.parametrize("share", [0.874, 0.876])
+@pytest.mark.parametrize("size", [64, 128, 256])
+def test_softcaps_polynomial_and_its_end(target, size, share):
+    """A chunk of scores whose largest is this share of the cap: 7/8 is where the polynomial for tanh ends (score_terms.h)."""
+    problem = tensors(1, 33, 70, 2, 1, size, dtype=BF16 if size == 128 else F16)
+    q, k = (value.double().transpose(1, 2) for value in problem[:2])
+    largest = (q @ k.mT).abs().max().item() * size**-0.5
+    assert_parity(problem, Terms(softcap=largest / share))
 
 
 @pytest.mark.parametrize("lengths", [(1, 1), (2, 257), (257, 17), (255, 255)])

@@ -57,9 +57,9 @@ struct Weights {
         } else {
             const ScoreShape<terms> shape(arguments.scale_log2, arguments.terms);
             float derivative = 1;
-            const float score = shape.score(product, slope_log2, distance + column, derivative);
+            const float exponent = shape.score(product, slope_log2, distance + column, -start, derivative);
             derivatives[n] = derivative;
-            return exponential_base_2(score + start);
+            return exponential_base_2(exponent);
         }
     }
     // The gradient of scale q k from that of the score in register n.

@@ -12,23 +12,32 @@ using namespace kittens;
 // With x = scale q k and d the distance between the position of the query and the key, |i + n_k - n_q - j|:
 //     alibi: s = x - slope d (Press et al. 2022); softcap: s = cap tanh(x / cap) - slope d (Gemma 2, 2024).
 // Everything is base 2. Instead of tanh, the code uses r = 1 / (1 + e^(2 x / cap)): tanh = 1 - 2 r, and its derivative
-// is 4 r (1 - r).
+// is 4 r (1 - r). Where no score of a wave exceeds the cap, a polynomial takes half of the time.
 template <ScoreTerms terms>
 struct ScoreShape {
     static constexpr bool capped = terms == ScoreTerms::softcap;
     float scale_log2;  // for products without a cap
     float cap_log2, inner_log2;
+    bool without_slopes;
 
     KITTENS_DEVICE ScoreShape(float scale_log2, const ScoreTermArguments& arguments)
-        : scale_log2(scale_log2), cap_log2(arguments.cap_log2), inner_log2(arguments.inner_log2) {}
+        : scale_log2(scale_log2),
+          cap_log2(arguments.cap_log2),
+          inner_log2(arguments.inner_log2),
+          without_slopes(!arguments.slopes) {}
 
-    // The score of a product q k at a distance with either sign. `derivative`: with a cap, that of the score with respect to x.
-    KITTENS_DEVICE float score(float product, float slope_log2, float distance, float& derivative) const {
-        float unbiased = product * scale_log2;
+    // The score of a product q k at a distance with either sign, minus `base`. `derivative`: with a cap, that of the score with
+    // respect to x.
+    KITTENS_DEVICE float score(float product, float slope_log2, float distance, float base,
+                               float& derivative) const {
+        float unbiased;
         if constexpr (capped) {
-            const float r = hardware_reciprocal(1.0f + exponential_base_2(product * inner_log2));
-            unbiased = __builtin_fmaf(-2.0f * cap_log2, r, cap_log2);
-            derivative = 4.0f * r * (1.0f - r);
+            const float r = hardware_reciprocal(1.0f + exponential_base_2(product * inner_log2)),
+                        four = 4.0f * r;
+            unbiased = __builtin_fmaf(-2.0f * cap_log2, r, cap_log2 - base);
+            derivative = __builtin_fmaf(-four, r, four);
+        } else {
+            unbiased = __builtin_fmaf(product, scale_log2, -base);
         }
         return __builtin_fmaf(-slope_log2, absolute_value(distance), unbiased);
     }
@@ -40,6 +49,54 @@ KITTENS_DEVICE float slope_log2_of(const ScoreTermArguments& arguments, int batc
     return arguments.slopes ? arguments.slopes[batch * arguments.slopes_of_sequence + head] * log2_e : 0.0f;
 }
 
+// Scores with a cap, by a polynomial instead of two slow instructions: where no product of a wave is close to the cap.
+class ScoresBelowCap {
+    using Pair = vec<float, 2>;
+    // tanh(x) = x p(x^2) for |x| <= reach; the relative error is at most 1.4e-7 (minimax, by Remez' algorithm).
+    static constexpr float reach = 0.875f;
+    static constexpr int count = 6;
+    static constexpr float series[count] = {-0.00386866329f, 0.0183317730f, -0.0527023020f,
+                                            0.133121008f,    -0.333320107f, 0.999999866f};
+    float inner, coefficients[count];  // x = inner q k; the cap is a factor of the coefficients
+
+    KITTENS_DEVICE static float in_scalar_register(float of_every_lane) {
+        return __builtin_bit_cast(float, uniform(__builtin_bit_cast(uint32_t, of_every_lane)));
+    }
+
+  public:
+    template <ScoreTerms terms>
+    KITTENS_DEVICE explicit ScoresBelowCap(const ScoreShape<terms>& shape)
+        : inner(in_scalar_register(shape.inner_log2 * 0x1.62e43p-2f)) {  // ln(2) / 2
+#pragma unroll
+        for (int i = 0; i < count; ++i) coefficients[i] = in_scalar_register(series[i] * shape.cap_log2);
+    }
+
+    template <class Scores>
+    KITTENS_DEVICE bool holds(const Scores& products) const {
+        float largest = 0;
+        for_each_register<Scores>(
+            [&](int i, int j, int e) { largest = larger(largest, absolute_value(products.tiles[i][j][e])); });
+        return !any_lane(!(largest * absolute_value(inner) <= reach));
+    }
+    template <class Scores>
+    KITTENS_DEVICE void apply(Scores& products) const {
+#pragma unroll
+        for (int j = 0; j < Scores::width; ++j)
+#pragma unroll
+            for (int e = 0; e < Scores::per_lane; e += 2) {
+                auto& values = products.tiles[0][j];
+                const Pair x = Pair{values[e], values[e + 1]} * inner, square = x * x;
+                Pair ratio = coefficients[0];
+#pragma unroll
+                for (int i = 1; i < count; ++i)
+                    ratio = __builtin_elementwise_fma(ratio, square, Pair(coefficients[i]));
+                const Pair scores = x * ratio;
+                values[e] = scores[0];
+                values[e + 1] = scores[1];
+            }
+    }
+};
+
 // Converts products of a lane's query to base-2 scores. `place`: the position of the lane's query minus the first column.
 template <class Columns, ScoreTerms terms, class Shape, class T, int rows, int cols>
 KITTENS_DEVICE void apply_terms(rt<T, rows, cols, row_l, Shape>& scores, const ScoreShape<terms>& shape,
@@ -47,6 +104,13 @@ KITTENS_DEVICE void apply_terms(rt<T, rows, cols, row_l, Shape>& scores, const S
     using Tile = rt<T, rows, cols, row_l, Shape>;
     static_assert(Tile::height == 1 && Columns::rows == Shape::rows, "a lane's scores belong to one row");
     constexpr int per_lane = Columns::rows * Columns::cols / wave_lanes;
+    if constexpr (ScoreShape<terms>::capped) {
+        const ScoresBelowCap below(shape);
+        if (shape.without_slopes && below.holds(scores)) [[likely]] {
+            below.apply(scores);
+            return;
+        }
+    }
     const auto first = static_cast<float>(row_layout(Columns::value(), lane_id(), 0).col - place);
 #pragma unroll
     for (int j = 0; j < Tile::width; ++j)
@@ -57,7 +121,7 @@ KITTENS_DEVICE void apply_terms(rt<T, rows, cols, row_l, Shape>& scores, const S
                 number / per_lane * Columns::cols + row_layout(Columns::value(), 0, number % per_lane).col;
             float derivative;
             scores.tiles[0][j][e] = shape.score(scores.tiles[0][j][e], slope_log2,
-                                                first + static_cast<float>(column), derivative);
+                                                first + static_cast<float>(column), 0.0f, derivative);
         }
 }
 
