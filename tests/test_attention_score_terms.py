@@ -95,10 +95,10 @@ def test_gradients(target, name, size):
     assert_parity(problem, CASES[name], causal=size != 64, window=(-1, -1) if size != 256 else (50, -1))
 
 
-@pytest.mark.parametrize("share", [0.874, 0.876])
+@pytest.mark.parametrize("share", [0.865, 0.868])
 @pytest.mark.parametrize("size", [64, 128, 256])
 def test_softcaps_polynomial_and_its_end(target, size, share):
-    """A chunk of scores whose largest is this share of the cap: 7/8 is where the polynomial for tanh ends (score_terms.h)."""
+    """A chunk of scores whose largest is this share of the cap: 0.866 is where the polynomial for tanh ends (score_terms.h)."""
     problem = tensors(1, 33, 70, 2, 1, size, dtype=BF16 if size == 128 else F16)
     q, k = (value.double().transpose(1, 2) for value in problem[:2])
     largest = (q @ k.mT).abs().max().item() * size**-0.5

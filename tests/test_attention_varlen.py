@@ -85,6 +85,15 @@ def test_equals_each_sequence_by_itself(
             assert (ours[finite] - theirs[finite]).abs().max() <= allowed, name
 
 
+def test_a_batch_without_queries(target):
+    q, k, v, grad_out, sequences = packed((0, 0), (40, 3), 4, 2, 64)
+    leaves = [tensor.requires_grad_() for tensor in (q, k, v)]
+    out, lse = hipkittens.attention_varlen(*leaves, *sequences, return_lse=True, causal=True)
+    out.backward(grad_out)
+    assert out.shape == q.shape == (0, 4, 64) and lse.shape == (4, 0)
+    assert not any(leaf.grad.any() for leaf in leaves)
+
+
 def test_longest_may_be_more_than_needed(target):
     q, k, v, _, (first_q, first_k, *_) = packed((9, 40), (9, 40), 2, 1, 32)
     out = hipkittens.attention_varlen(q, k, v, first_q, first_k, 40, 40, causal=True)

@@ -147,7 +147,7 @@ BENCHMARKS = (
             Table("Attention, 128 heads of 192 and 128 (DeepSeek-V3), causal", _OF_DEEPSEEK, _TWO, {}),
             Table("Attention, 16 query and 8 key heads of 256 (Gemma), batch 2, causal", "B2H16K8N{N}D256:causal",
                   _OF_GEMMA, {}),
-            Table("Attention, 16 query and 8 key heads of 256 and a softcap (Gemma 2), batch 2, causal",
+            Table("Attention, 16 query and 8 key heads of 256 and a softcap that no score is near (Gemma 2), batch 2, causal",
                   "B2H16K8N{N}D256C50:causal", _OF_GEMMA, {}),
         ),
         **_SYNTAX,

@@ -18,13 +18,13 @@ struct ScoreShape {
     static constexpr bool capped = terms == ScoreTerms::softcap;
     float scale_log2;  // for products without a cap
     float cap_log2, inner_log2;
-    bool without_slopes;
+    bool has_slopes;
 
     KITTENS_DEVICE ScoreShape(float scale_log2, const ScoreTermArguments& arguments)
         : scale_log2(scale_log2),
           cap_log2(arguments.cap_log2),
           inner_log2(arguments.inner_log2),
-          without_slopes(!arguments.slopes) {}
+          has_slopes(arguments.slopes) {}
 
     // The score of a product q k at a distance with either sign, minus `base`. `derivative`: with a cap, that of the score with
     // respect to x.
@@ -52,12 +52,14 @@ KITTENS_DEVICE float slope_log2_of(const ScoreTermArguments& arguments, int batc
 // Scores with a cap, by a polynomial instead of two slow instructions: where no product of a wave is close to the cap.
 class ScoresBelowCap {
     using Pair = vec<float, 2>;
-    // tanh(x) = x p(x^2) for |x| <= reach; the relative error is at most 1.4e-7 (minimax, by Remez' algorithm).
-    static constexpr float reach = 0.875f;
+    // tanh(z ln(2) / 2) = z p(z^2), where 2^z = e^(2 x / cap), for |z| <= reach: 0.866 of the cap. The relative error is at most
+    // 1.3e-7 (minimax, by Remez' algorithm).
+    static constexpr float reach = 2.5f;
     static constexpr int count = 6;
-    static constexpr float series[count] = {-0.00386866329f, 0.0183317730f, -0.0527023020f,
-                                            0.133121008f,    -0.333320107f, 0.999999866f};
-    float inner, coefficients[count];  // x = inner q k; the cap is a factor of the coefficients
+    static constexpr float series[count] = {-3.40098816e-8f, 1.32930032e-6f,  -3.16853058e-5f,
+                                            6.65681635e-4f,  -1.38755201e-2f, 3.46573548e-1f};
+    float inner_log2, coefficients[count];  // the cap is a factor of the coefficients
+    float reached;                          // less than any score where there are slopes
 
     KITTENS_DEVICE static float in_scalar_register(float of_every_lane) {
         return __builtin_bit_cast(float, uniform(__builtin_bit_cast(uint32_t, of_every_lane)));
@@ -66,7 +68,7 @@ class ScoresBelowCap {
   public:
     template <ScoreTerms terms>
     KITTENS_DEVICE explicit ScoresBelowCap(const ScoreShape<terms>& shape)
-        : inner(in_scalar_register(shape.inner_log2 * 0x1.62e43p-2f)) {  // ln(2) / 2
+        : inner_log2(shape.inner_log2), reached(shape.has_slopes ? -1.0f : reach) {
 #pragma unroll
         for (int i = 0; i < count; ++i) coefficients[i] = in_scalar_register(series[i] * shape.cap_log2);
     }
@@ -76,7 +78,7 @@ class ScoresBelowCap {
         float largest = 0;
         for_each_register<Scores>(
             [&](int i, int j, int e) { largest = larger(largest, absolute_value(products.tiles[i][j][e])); });
-        return !any_lane(!(largest * absolute_value(inner) <= reach));
+        return !any_lane(!(largest * absolute_value(inner_log2) <= reached));
     }
     template <class Scores>
     KITTENS_DEVICE void apply(Scores& products) const {
@@ -85,12 +87,12 @@ class ScoresBelowCap {
 #pragma unroll
             for (int e = 0; e < Scores::per_lane; e += 2) {
                 auto& values = products.tiles[0][j];
-                const Pair x = Pair{values[e], values[e + 1]} * inner, square = x * x;
+                const Pair z = Pair{values[e], values[e + 1]} * inner_log2, square = z * z;
                 Pair ratio = coefficients[0];
 #pragma unroll
                 for (int i = 1; i < count; ++i)
                     ratio = __builtin_elementwise_fma(ratio, square, Pair(coefficients[i]));
-                const Pair scores = x * ratio;
+                const Pair scores = z * ratio;
                 values[e] = scores[0];
                 values[e + 1] = scores[1];
             }
@@ -106,7 +108,7 @@ KITTENS_DEVICE void apply_terms(rt<T, rows, cols, row_l, Shape>& scores, const S
     constexpr int per_lane = Columns::rows * Columns::cols / wave_lanes;
     if constexpr (ScoreShape<terms>::capped) {
         const ScoresBelowCap below(shape);
-        if (shape.without_slopes && below.holds(scores)) [[likely]] {
+        if (below.holds(scores)) [[likely]] {
             below.apply(scores);
             return;
         }
