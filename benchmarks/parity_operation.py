@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import json
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -173,7 +174,7 @@ def _draw(operation: Operation, case: Case, seed: int) -> list[Result]:
 
 def _together(results: Sequence[Result]) -> Result:
     def rows(tensors):
-        return torch.cat([value.reshape(-1, value.shape[-1]) for value in tensors])
+        return torch.cat([value.reshape(math.prod(value.shape[:-1]), value.shape[-1]) for value in tensors])
 
     return Result(
         results[0].name,
