@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="write nothing, list what is out of date, and fail if anything is",
+        help="write nothing, list which of the chosen rows are out of date, and fail if any is",
     )
     arguments = parser.parse_args()
     if arguments.jobs < 1:
@@ -84,7 +84,9 @@ def main() -> None:
             parser.error(f"--{name}: {', '.join(sorted(unknown))}; allowed: {', '.join(allowed)}")
     entries = performance_rows.read()
     if arguments.check:
-        old = performance_rows.out_of_date(entries.values())
+        old = performance_rows.out_of_date(
+            entry for entry in entries.values() if _is_chosen(entry.row, chosen)
+        )
         for entry in old:
             print("out of date:", *entry.key)
         sys.exit(bool(old))
@@ -94,6 +96,15 @@ def main() -> None:
     if arguments.traces:
         performance_traces.make_all()
     performance_page.write(entries)
+
+
+def _is_chosen(row: Any, chosen: Mapping[str, list[str]]) -> bool:
+    tables = {family.table for family in performance_rows.FAMILIES if family.operation == row.operation}
+    return (
+        not tables.isdisjoint(chosen["only"])
+        and row.device in chosen["devices"]
+        and row.library in chosen["libraries"]
+    )
 
 
 def run_all(

@@ -26,7 +26,7 @@ SHORTEST = {
     "mutation": (["--sample=1", "--target=gfx950", "--kernel", "softmax_*"], (0, 1), "all of these"),
     "parity": (["--op=gated_activation", "--target=gfx950"], (0,), "worst ratio"),
     "parity_kernels": (["--target=gfx942", "--folder=softmax"], (0,), "never launched"),
-    "performance_tables": (["--check"], (0, 1), ""),
+    "performance_tables": (["--check", "--only=softmax"], (0, 1), ""),
     "row_operations": (["--only=layer_norm"], (0,), "share_of_bandwidth"),
     "simulator": (["--quick", "--target=gfx950"], (0,), "GFLOP/s"),
     "startup": (["--repeat=1", "--only=softmax"], (0, 1), "import"),  # 1 on a machine that is busy
