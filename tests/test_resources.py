@@ -117,8 +117,9 @@ def test_products_have_their_hot_loop_in_matrix_instructions(rows):
             assert loop["per_turn"]["mfma"] == 0
             continue
         assert loop["is_loop"] and loop["turns_per_wave"] >= 3, row["name"]
-        # Random bits, and a tangent of each score, double the vector instructions of the smallest heads.
-        least = {"dropout": 0.018, "softcap": 0.035}.get(row["name"].rpartition("_")[2], 0.04)
+        # Random bits double the vector instructions of the smallest heads; so does a tangent of each score, after a test whether any is
+        # close to the cap.
+        least = {"dropout": 0.018, "softcap": 0.03}.get(row["name"].rpartition("_")[2], 0.04)
         if ".pointwise_" in row["name"]:  # an exponential and a reciprocal of each score
             least = 0.025
         products = products_of_16_bits(row)
