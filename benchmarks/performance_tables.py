@@ -84,9 +84,8 @@ def main() -> None:
             parser.error(f"--{name}: {', '.join(sorted(unknown))}; allowed: {', '.join(allowed)}")
     entries = performance_rows.read()
     if arguments.check:
-        old = performance_rows.out_of_date(
-            entry for entry in entries.values() if _is_chosen(entry.row, chosen)
-        )
+        rows = _chosen_rows(chosen, arguments.largest)
+        old = performance_rows.out_of_date(entry for key, entry in entries.items() if key in rows)
         for entry in old:
             print("out of date:", *entry.key)
         sys.exit(bool(old))
@@ -98,13 +97,20 @@ def main() -> None:
     performance_page.write(entries)
 
 
-def _is_chosen(row: Any, chosen: Mapping[str, list[str]]) -> bool:
-    tables = {family.table for family in performance_rows.FAMILIES if family.operation == row.operation}
-    return (
-        not tables.isdisjoint(chosen["only"])
-        and row.device in chosen["devices"]
-        and row.library in chosen["libraries"]
+def _chosen_rows(
+    chosen: Mapping[str, list[str]], largest: int
+) -> dict[tuple[str, str, str, str], tuple[Any, str, str]]:
+    """Problem, device and library of each row of the chosen tables, devices and libraries up to a size, by Entry.key."""
+    rows = (
+        (family.problem(size), device, library)
+        for family in performance_rows.FAMILIES
+        if family.table in chosen["only"]
+        for device in DEVICES
+        if device in chosen["devices"]
+        for size, library in family.wanted(device)
+        if library in chosen["libraries"] and size <= largest
     )
+    return {(row[0].operation, row[1], row[0].shape, row[2]): row for row in rows}
 
 
 def run_all(
@@ -122,17 +128,7 @@ def run_all(
         if again
         else entries.keys() - {entry.key for entry in performance_rows.out_of_date(entries.values())}
     )
-    todo = [
-        (family.problem(size), device, library)
-        for family in performance_rows.FAMILIES
-        if family.table in chosen["only"]
-        for device in DEVICES
-        if device in chosen["devices"]
-        for size, library in family.wanted(device)
-        if library in chosen["libraries"]
-        and size <= largest
-        and (family.operation, device, family.problem(size).shape, library) not in fresh
-    ]
+    todo = [row for key, row in _chosen_rows(chosen, largest).items() if key not in fresh]
     todo.sort(key=lambda item: item[0].flops or item[0].bytes, reverse=jobs > 1)
     with progress_bar() as bar:
         task = bar.add_task("", total=len(todo))
