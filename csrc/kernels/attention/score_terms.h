@@ -12,7 +12,7 @@ using namespace kittens;
 // With x = scale q k and d the distance between the position of the query and the key, |i + n_k - n_q - j|:
 //     alibi: s = x - slope d (Press et al. 2022); softcap: s = cap tanh(x / cap) - slope d (Gemma 2, 2024).
 // Everything is base 2. Instead of tanh, the code uses r = 1 / (1 + e^(2 x / cap)): tanh = 1 - 2 r, and its derivative
-// is 4 r (1 - r). Where no score of a wave exceeds the cap, a polynomial takes half of the time.
+// is 4 r (1 - r). Where no score of a wave is close to the cap, a polynomial takes half of the time (ScoresBelowCap).
 template <ScoreTerms terms>
 struct ScoreShape {
     static constexpr bool capped = terms == ScoreTerms::softcap;
